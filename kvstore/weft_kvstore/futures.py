@@ -29,7 +29,7 @@ _ENDED: Final = object()
 
 
 class Driver(Protocol):
-    """What brings futures to their end. `waited_for` is the one that is driven, where its end has to be told."""
+    """Does the work that ends futures. `ended` is called for `waited_for`, and for futures with callbacks."""
 
     waited_for: StoreFuture[Any] | None
 
@@ -42,21 +42,21 @@ class Driver(Protocol):
 
 
 class StoreFuture(Future[T]):
-    """A future that has begun. Whoever waits for its result leads the store meanwhile, if nobody does.
+    """A future that is running, and cannot be cancelled. A thread that waits for its result does the driver's work.
 
-    Callbacks run on the driver's own thread, as they may do anything; `on_end`'s, which are the store's own, where the
-    future ends. Without a driver it is a plain future.
+    Callbacks run on the driver's own thread, as they may do anything. Hooks (`on_end`) are the store's own, and run on
+    the thread that ends the future. Without a driver it is a plain future.
 
-    The lock of a plain future takes longer to make than a small message, and most futures are never waited for by
-    another thread: it is made when somebody asks for it. Who asks and who ends the future each put something in
-    `_lock`, and the first of both wins: a lock, under which the future ends, or `_ENDED`. With hooks: who ends takes
-    them out one by one, and who has put one in looks afterwards whether it is there.
+    To make the lock of a plain future takes longer than to send a small message, and most futures never need it. So it
+    is made on demand. The thread that demands it and the thread that ends the future both set `_lock`, and the first
+    wins: to a lock, under which the future ends, or to `_ENDED`. Hooks need no lock: the thread that ends the future
+    removes them one by one, and a thread that has added one checks afterwards whether it is still there.
     """
 
     has_ended = False
-    """What `done` says, without a call: it is asked several times in every call of the store."""
+    """As `done()`, without a call: it is read several times in every call of the store."""
     arrived = False
-    """Of a push that is part of it: whether the shards have it all the same, where the future fails."""
+    """Whether the shards have the push that is part of it, also where the future fails."""
     _state = _RUNNING
     _result: Any = None
     _exception: BaseException | None = None
@@ -70,7 +70,7 @@ class StoreFuture(Future[T]):
         self._failure_hooks: list[Callable[[BaseException], None]] = []
 
     def __getattr__(self, name: str) -> Any:
-        """What only those need who wait on another thread, or call back; `setdefault` has one of several win."""
+        """Makes what only callbacks and plain waits need; with `setdefault`, one of several threads wins."""
         if name != "_condition":
             raise AttributeError(name)
         own = self.__dict__
@@ -78,7 +78,7 @@ class StoreFuture(Future[T]):
         own.setdefault("_done_callbacks", [])
         condition = own.setdefault("_lock", Future()._condition)
         if condition is _ENDED:
-            self._state, self.has_ended = _FINISHED, True  # Who ends it is about to say so.
+            self._state, self.has_ended = _FINISHED, True  # The thread that ends it is about to set this.
             condition = Future()._condition
         return own.setdefault("_condition", condition)
 
@@ -101,8 +101,8 @@ class StoreFuture(Future[T]):
         return super().exception(timeout)
 
     def sleep(self, woken: SimpleQueue[None], timeout_s: float) -> None:
-        """Waits until it has ended, or something is put in `woken`, at most that long. No lock is held meanwhile that
-        who ends it takes: a signal's handler may come at any time, and wait too."""
+        """Waits until it has ended, or something is put in `woken`, at most that long. It holds no lock that the thread
+        which ends it needs, so that a signal's handler may run at any time and wait too."""
 
         def wake(_: Future[T]) -> None:
             woken.put(None)
@@ -125,7 +125,7 @@ class StoreFuture(Future[T]):
             hook(self)
 
     def hook_failure(self, hook: Callable[[BaseException], None]) -> None:
-        """Calls it with the future's error before anybody sees it fail, or now; it is as those of `on_end`."""
+        """Calls it with the error before the future has failed for others, or now; the rules of `on_end` hold."""
         self._failure_hooks.append(hook)
         if self._failure is not None or self.has_ended:
             is_mine = _withdrawn(hook, self._failure_hooks)
@@ -148,7 +148,7 @@ class StoreFuture(Future[T]):
         self._end()
 
     def _end(self) -> None:
-        """Its result, or exception, is there."""
+        """Ends it, once its result or exception is set."""
         condition = self.__dict__.setdefault("_lock", _ENDED)
         if condition is _ENDED:
             self._state, self.has_ended = _FINISHED, True
@@ -158,7 +158,7 @@ class StoreFuture(Future[T]):
                 for waiter in self._waiters:
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 condition.notify_all()
-        if self._failure is None:  # Else one that has just been put in is its thread's to call.
+        if self._failure is None:  # Else a thread that has just added one calls it.
             self._failure_hooks.clear()
         while self._hooks and (hook := _taken(self._hooks)) is not None:
             try:
@@ -174,7 +174,7 @@ class StoreFuture(Future[T]):
 
 
 def _taken(hooks: list[Any]) -> Any:
-    """The first, which is nobody else's any more; None where there is none."""
+    """Removes and returns the first; None where there is none."""
     try:
         return hooks.pop(0)
     except IndexError:
@@ -182,7 +182,7 @@ def _taken(hooks: list[Any]) -> Any:
 
 
 def _withdrawn(hook: Any, hooks: list[Any]) -> bool:
-    """Takes it out, unless whoever ends the future has."""
+    """Removes it. False if the thread that ends the future has."""
     try:
         hooks.remove(hook)
     except ValueError:
@@ -191,8 +191,8 @@ def _withdrawn(hook: Any, hooks: list[Any]) -> bool:
 
 
 def on_end(future: Future[Any], hook: Callable[[Future[Any]], None]) -> None:
-    """Calls the hook when the future ends, on the thread that ends it, or now. It belongs to the store: it waits for
-    nothing, takes no lock that is held while something is waited for, and does not raise."""
+    """Calls the hook when the future ends, on the thread that ends it, or now. Only the store's own code has hooks:
+    they never wait, take no lock that is held during a wait, and do not raise."""
     if isinstance(future, StoreFuture):
         future.hook(hook)
     else:
@@ -200,14 +200,14 @@ def on_end(future: Future[Any], hook: Callable[[Future[Any]], None]) -> None:
 
 
 def error_of(future: Future[Any]) -> BaseException | None:
-    """Why a future that has ended has no result; None where it has one."""
+    """The error of a future that has ended; None where it has a result."""
     if isinstance(future, StoreFuture):
         return future._exception  # `exception` would make the lock of each.
     return CancelledError("it was given up") if future.cancelled() else future.exception()
 
 
 def driver_of(*futures: Future[Any]) -> Driver | None:
-    """What brings the first of them that has one to its end."""
+    """The driver of the first of them that has one."""
     for one in futures:
         if isinstance(one, StoreFuture) and one.driver is not None:
             return one.driver
@@ -223,10 +223,10 @@ R = TypeVar("R")
 def joined(
     futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: Iterable[Future[Any]] = ()
 ) -> StoreFuture[R]:
-    """Ends when all have ended, with what `make` makes of their results; with the first error, at once.
+    """Ends with `make` of all results, once all have ended; or with the first error, at once.
 
-    It does not wait for `guards`, but fails when one of them does. `make` runs on the thread that ends the last: it is
-    the store's own, as `on_end` says. Who waits for the result leads the store of the first part that has one.
+    It does not wait for `guards`, but fails when one of them does. `make` runs on the thread that ends the last, under
+    the rules of `on_end`. Its driver is that of the first part that has one.
     """
     result: StoreFuture[R] = StoreFuture(driver_of(*futures))
     join = _Join(result, futures, make)
@@ -247,7 +247,7 @@ def finished(value: T) -> StoreFuture[T]:
 
 
 def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
-    """What `begin` begins with the future's result, on the thread that ends the latter."""
+    """The future that `begin` returns for this one's result. `begin` runs on the thread that ends this one."""
     result: StoreFuture[R] = StoreFuture(driver_of(future))
 
     def ended(first: Future[T]) -> None:
@@ -268,7 +268,7 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
 
 
 def hand_on(future: Future[R], ended: Future[R]) -> None:
-    """The future ends as the other has."""
+    """Ends the future as the other has ended."""
     error = error_of(ended)
     with suppress(InvalidStateError):  # It has failed with a push that it waited for.
         if error is not None:
@@ -278,9 +278,8 @@ def hand_on(future: Future[R], ended: Future[R]) -> None:
 
 
 class _Join:
-    """Ends its future once, whichever thread comes first: to take the last item of a list is one operation. A future
-    keeps its callbacks for ever: so what is joined is forgotten when it is over, or a guard would hold values, and
-    futures each other."""
+    """Ends its future once, on whichever thread is first: `list.pop` is atomic. A future keeps its callbacks for ever,
+    so `_parts` is emptied at the end: else a guard would keep values, and futures each other."""
 
     def __init__(
         self, result: StoreFuture[Any], futures: Sequence[Future[Any]], make: Callable[[list[Any]], Any]
@@ -325,18 +324,18 @@ class _Join:
 
 
 LOOK_S: Final = 0.2
-"""How often who waits for another thread looks whether that is there still."""
+"""How often a thread that waits for another one checks that it still runs."""
 
 
 class OtherThread:
-    """`soon` has it do some work, and does not wait; `is_over` says that it does none any more."""
+    """A thread that does work for others: `soon` queues it and does not wait; after `is_over` it is not done."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], None], is_over: Callable[[], bool]) -> None:
         self.soon = soon
         self._is_over = is_over
 
     def do(self, work: Callable[[], T]) -> T:
-        """What the work returns, or raises, there. Raises StoreLostError where it is not done any more."""
+        """Has the work done and returns, or raises, what it does. Raises StoreLostError if the thread has ended."""
         future: Future[T] = Future()
 
         def run() -> None:

@@ -59,8 +59,9 @@ def pull_messages(pulls: Iterable[Operation], shard: int) -> list[Pull]:
 
 
 # --- Frames whose payload is in the client's shared memory: put there, arrived, read and released ---------------------
-# The shard reads what lies there where it lies, so that it has arrived at one time and may be written at another. What
-# a connection that broke had brought there may be read still, until the shard says so on the next one.
+# The shard reads a frame's bytes in this memory, so they arrive at one time (`acknowledge`) and may be written again at
+# a later one (`released`). Frames of a connection that broke may still be read, until the shard says on the next
+# connection that they are not (`released` of frame 0).
 
 
 UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"

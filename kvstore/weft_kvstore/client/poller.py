@@ -108,12 +108,13 @@ LONGEST_SLEEP_S: Final = 60.0
 
 
 class PollWait:
-    """One thread at a time sleeps by it; any may call `wake`.
+    """What one thread at a time sleeps on; any thread may call `wake`.
 
-    Who is about to sleep says so by `prepare`, then looks whether there is something to do, and clears `is_asleep` if
-    so; who has something for it first puts it there, then calls `wake`: one of both sees the other. `readable` is what
-    the sockets had when it woke, None where its thread has just begun to lead. `over_sockets`: whether they can wake
-    it; `until` is when it wakes by itself.
+    A thread that is about to sleep calls `prepare`, then checks whether there is work, and clears `is_asleep` if there
+    is. A thread that has work for it first stores the work, then calls `wake`. So one of them sees the other.
+
+    `readable` has the descriptors that were readable when it woke, None where its thread has just begun to lead. With
+    `over_sockets` the client's sockets wake it too. `until` is when it wakes without either.
     """
 
     def __init__(self, sockets: ClientSockets) -> None:
@@ -130,7 +131,7 @@ class PollWait:
         self._changes = -1
 
     def prepare(self, until: float, *, over_sockets: bool) -> None:
-        """Over the sockets only while nobody changes them."""
+        """The caller holds `_working`, so that no socket is opened or closed meanwhile."""
         if over_sockets and self._changes != self._sockets.changes:
             self._changes = self._sockets.changes
             self._poll = self._sockets.watch(self._wakeup_fd)
@@ -140,7 +141,7 @@ class PollWait:
         self.is_asleep = True
 
     def sleep(self, until: float = math.inf) -> None:
-        """Until it is woken, or the time has come, or that of `prepare`."""
+        """Returns once it is woken, or at `until`, or at the time given to `prepare`, whichever is first."""
         left_s = min(max(min(until, self.until) - time.monotonic(), 0.0), LONGEST_SLEEP_S)
         poll = self._poll if self.over_sockets else self._alone
         self.readable = dict(poll.poll(math.ceil(left_s * 1000)))
@@ -212,7 +213,7 @@ class Poller:
     """Does a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` names the
     client's own thread.
 
-    Invariants: the leader sleeps by `_leader_wait`, the client's thread by `_thread_wait`; any thread wakes them.
+    Invariants: the leader sleeps on `_leader_wait`, the client's thread on `_thread_wait`; any thread wakes them.
     `waited_for` is the leader's future, None once it has ended and while no caller leads. `_to_call_back` are futures
     that have ended and whose callbacks have not run. `_closing` is set once; `_failure` says why, unless `close` was
     called. `_gone` is set once everything is released: from then on the thread that ends a future runs its callbacks.
@@ -221,7 +222,7 @@ class Poller:
     def __init__(self, sockets: ClientSockets, name: str) -> None:
         self._sockets = sockets
         self._process = OwnProcess()
-        # Of a kind that says whether this thread has it.
+        # Reentrant locks know whether this thread holds them.
         self._leading: Any = threading.RLock()
         self._working: Any = threading.RLock()
         self._closing = False
@@ -229,14 +230,14 @@ class Poller:
         self._failure: BaseException | None = None
         self._to_call_back: deque[StoreFuture[Any]] = deque()
         self._followers: list[tuple[StoreFuture[Any], SimpleQueue[None]]] = []
-        """What those wait for that do not lead, and what wakes them, in the order in which they came."""
+        """The future of each caller that waits and does not lead, and what wakes the caller; the oldest first."""
         self.waited_for: StoreFuture[Any] | None = None
         self._is_led = False
         """Whether a caller leads."""
         self._led_at = -math.inf
-        """When the last one began to; once it has left, when it did."""
+        """When the current leader began; without one, when the last leader left."""
         self._begun_at = -math.inf
-        """When a call has begun operations last."""
+        """When operations were last begun."""
         self._leader_wait = PollWait(sockets)
         self._thread_wait = PollWait(sockets)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -306,8 +307,8 @@ class Poller:
             self._thread.join()
 
     def _send(self) -> None:
-        """Begins what was submitted and sends: all of it where values are asked for, whose bytes it would hold up. Who
-        sleeps over the sockets may not hear of what comes meanwhile."""
+        """Begins what was submitted, and sends at most `BURST_BYTES` of frames; all of them if the last call pulls, as
+        its values wait for them. Using a socket can clear its descriptor, so a thread that sleeps on it is woken."""
         sockets = self._sockets
         now = self._begun_at = time.monotonic()
         sends_all = self._is_led or (sockets.submitted and sockets.submitted[-1].reads)
@@ -317,7 +318,7 @@ class Poller:
                 poll_wait.wake()
 
     def _due_at(self, *, over_sockets: bool) -> float:
-        """When somebody has to work next. `over_sockets`: who sleeps until then hears of what comes."""
+        """When the next work is due. `over_sockets`: the thread that sleeps until then is woken by messages too."""
         sockets, core = self._sockets, self._sockets.core
         if core.outcomes:
             return 0.0
@@ -331,14 +332,13 @@ class Poller:
         return self._led_at + GRACE_S
 
     def _hand_over(self) -> None:
-        """What is left to do is the leader's, or the client's thread's: who sleeps for much longer is woken."""
+        """Leaves the rest to the leader or the client's thread, and wakes it if it would sleep for much longer."""
         poll_wait = self._leader_wait if self._is_led else self._thread_wait
         if poll_wait.is_asleep and self._due_at(over_sockets=poll_wait.over_sockets) + GRACE_S < poll_wait.until:
             poll_wait.wake()
 
     def _work(self, work: Callable[..., bool | None], *arguments: object) -> bool | None:
-        """Works, lets go of `_working`, and returns what the work returns. What fails in the middle ends the client:
-        nobody knows what was done."""
+        """Calls `work` and releases `_working`. An exception closes the client, as its state is unknown then."""
         try:
             return work(*arguments)
         except Exception as error:  # noqa: BLE001  # the work's outermost frame: whoever waits has to hear of it
@@ -351,11 +351,11 @@ class Poller:
             self._working.release()
 
     def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
-        """Reads what came, ends futures, then sends. Whether the leader's `future` has ended, or the client closes.
+        """Reads messages, ends futures, then sends. Whether the leader's `future` has ended, or the client closes.
 
-        Sending comes last: urgent slices overtake, and other callers return meanwhile. A leader whose future has ended
-        sends nothing if no other operation is open: its next call acknowledges what came, or the client's thread does.
-        A leader that has just begun reads nothing: its call has just sent, and it only has to go to sleep.
+        It sends last, so that urgent slices go first and other callers can return. A leader whose future has ended
+        sends nothing if no other operation is open: its next call, or the client's thread, acknowledges what was read.
+        A new leader reads nothing, as its call has just sent: it only goes to sleep.
         """
         sockets, core = self._sockets, self._sockets.core
         readable = poll_wait.readable
@@ -374,14 +374,14 @@ class Poller:
                     core.end_futures()
         if self._closing or (future is not None and self.waited_for is None):
             return True
-        # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
+        # Before `_working` is released, so that whoever works next knows that this thread sleeps.
         poll_wait.prepare(core.tick_at, over_sockets=True)
         if core.outcomes or sockets.unread():
             poll_wait.is_asleep = False
         return False
 
     def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
-        """With `_leading` held: works until it is done, or there is no time left, and hands over."""
+        """With `_leading` held: works until the future has ended or the time is over, then wakes whoever goes on."""
         leader, own = self._leader_wait, self._thread_wait
         leader.readable = None
         try:
@@ -409,14 +409,14 @@ class Poller:
                 if not other.has_ended:  # It may lead now.
                     woken.put(None)
                     break
-            if own.over_sockets:  # It may not have heard of what has come since.
+            if own.over_sockets:  # What was read since may have cleared the descriptors that it sleeps on.
                 own.wake()
             else:
                 self._hand_over()
 
     def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
-        """Waits until the future has ended, or nobody leads any more: it says that it waits, then asks that, and who
-        leaves says so, then looks who waits, so that one of both sees the other."""
+        """Waits until the future has ended, or no caller leads. It joins `_followers` before it checks `_is_led`, and a
+        leader clears `_is_led` before it wakes a follower, so that one of them sees the other."""
         follower = future, SimpleQueue[None]()
         self._followers.append(follower)
         try:
@@ -436,14 +436,14 @@ class Poller:
             while not self._closing:
                 self._call_back()
                 now, is_led = time.monotonic(), self._is_led
-                # Beside a caller that leads for long it looks ever less often.
+                # While a caller leads for long, this thread wakes less and less often.
                 due_at = now + max(GRACE_S, now - self._led_at) if is_led else self._due_at(over_sockets=False)
                 if due_at > now:
                     own.prepare(due_at, over_sockets=False)
                 else:
                     self._working.acquire()
                     self._work(self._round, own, None)
-                    self._leader_wait.wake()  # A caller may lead meanwhile: what is new is not what it knows.
+                    self._leader_wait.wake()  # A caller may have begun to lead, and not know what was read.
                 is_late = not self._is_led and self._due_at(over_sockets=own.over_sockets) < own.until
                 if self._closing or self._to_call_back or is_late:
                     own.is_asleep = False
@@ -458,13 +458,13 @@ class Poller:
             raise self._failure
 
     def _call_back(self) -> None:
-        """Callbacks are the user's: nothing is held meanwhile."""
+        """Runs callbacks, which are the user's: no lock is held."""
         while self._to_call_back:
             with contextlib.suppress(IndexError):  # Another thread has it.
                 self._to_call_back.popleft().call_back()
 
     def _end(self, failure: BaseException | None) -> None:
-        """The thread is to release everything. The first who says so says why."""
+        """Tells the client's thread to release everything. The first failure is the reason that is reported."""
         if not self._closing:
             self._failure = failure
         self._closing = True

@@ -31,24 +31,24 @@ from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 
 BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
-"""The monitor's words for a connection that has ended, and for one that could not be made."""
+"""The monitor's events of a connection that has ended, or could not be made."""
 
 _HANDSHAKE_FAILED = (
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
     | int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
     | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 )
-"""Its words for an end before the first message."""
+"""Its events of a connection that ended in the handshake."""
 
 _WATCHED = int(BROKEN) | _HANDSHAKE_FAILED
 
 NO_RECONNECT = -1
 
 COPIED_BYTES = 1 << 19
-"""A smaller part is copied when it is sent. To keep its memory for the socket wakes a thread of pyzmq once it has left,
-which takes about as long as to copy so much."""
+"""A smaller part is copied when it is sent. Sending without a copy wakes a thread of pyzmq once the part has left,
+which takes about as long as copying so much."""
 
-# Plain numbers: arithmetic on pyzmq's flags takes longer than what it says.
+# Plain numbers, as arithmetic on pyzmq's flags is slow.
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
@@ -64,11 +64,10 @@ _PROBE_S: Final = 0.1
 class LinkSocket:
     """One connection; a new one is a new object. Used by one thread at a time. `passed` counts bytes sent and received.
 
-    `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
-    away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
-    seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no
-    such care afterwards. With `keys` the link is encrypted. `handshake_error`: why the handshake has failed, and
-    whether that may pass; else None. Raises zmq.ZMQError for an invalid endpoint.
+    `fd` becomes readable when a message arrives, and any use of the socket may clear that. `is_unread` says that the
+    socket was used since it was last empty, so a message may be there. `monitor_fd` is the monitor's descriptor, which
+    only `broke` reads, to the end, and so stays reliable. With `keys` the link is encrypted. `handshake_error`: why the
+    handshake has failed, and whether that may pass; else None. Raises zmq.ZMQError for an invalid endpoint.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class LinkSocket:
             raise
         self.fd = int(self.socket.getsockopt(zmq.FD))
         self.monitor_fd = int(self.monitor.getsockopt(zmq.FD))
-        self.broke()  # The descriptor tells of what comes after a look that found nothing.
+        self.broke()  # The descriptor is reliable once the monitor was read to its end.
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError:
@@ -204,7 +203,7 @@ def _is_encrypted(endpoint: str) -> bool:
 
 
 # --- A client's sockets, and what passes between them and its core ----------------------------------------------------
-# I/O without a thread of its own: who leads calls it.
+# It has no thread: the poller's leader calls it.
 
 
 MESSAGES_A_ROUND: Final = 256
@@ -219,16 +218,15 @@ GOODBYE_MS: Final = 200
 """How long a Bye may take to leave when the client closes."""
 
 Readable: TypeAlias = dict[int, int]
-"""File descriptors of which there is news."""
+"""The events of descriptors, as `select.poll` returns them."""
 
 
 class ClientSockets:
-    """One thread at a time uses it; `Poller` says which.
+    """The sockets to all shards. One thread at a time uses it; `Poller` decides which.
 
-    `submitted` is what was handed over and has not begun. A socket's descriptor says that something came since it was
-    last looked at, so whoever is about to wait for descriptors asks `unread` first. `changes` counts sockets that came
-    or went: what waits for their descriptors has to begin anew. `has_more`: the last `send` has left frames, which the
-    next one may send.
+    `submitted` are operations that have not begun. Before a thread waits for descriptors it asks `unread`, as their
+    signs may have been cleared. `changes` counts sockets that were opened or closed: what polls them has to register
+    them again. `has_more`: the last `send` left frames, which the next one may send.
     """
 
     def __init__(
@@ -254,7 +252,7 @@ class ClientSockets:
         """Bytes that passed the sockets to each shard, sent and received."""
 
     def receive(self, readable: Readable) -> None:
-        """Reads what came."""
+        """Reads messages, and events of connections."""
         for shard, link_socket in self._sockets.items():
             is_readable = link_socket.fd in readable
             if is_readable or link_socket.is_unread:
@@ -263,11 +261,11 @@ class ClientSockets:
                     if parts is None:
                         break
                     is_readable = False
-                    # The shard has said that it has the arena before it says where in it something is.
+                    # The shard has answered the offer before it sends offsets into shared memory.
                     if link_socket.handover is not None and not link_socket.handover.accepted:
                         self._share(shard, link_socket)
                     self.core.receive(shard, parts, time.monotonic())
-                    if not self.core.open:  # Nobody waits for more; it is looked for before anybody sleeps.
+                    if not self.core.open:  # Nobody waits for more; `unread` finds it before a thread sleeps.
                         break
             if link_socket.monitor_fd in readable and link_socket.broke():
                 now = self.core.tick_at = time.monotonic()
@@ -282,7 +280,7 @@ class ClientSockets:
                 self._share(shard, link_socket)
 
     def advance(self, now: float) -> None:
-        """Looks at deadlines and connections, and sends: after what came, so what is urgent overtakes."""
+        """Checks deadlines and connections, then sends. It follows `receive`, so that urgent slices go first."""
         core = self.core
         if now >= core.tick_at:
             core.tick(now)
@@ -292,8 +290,8 @@ class ClientSockets:
                 self._offer(link)
 
     def send(self, now: float, most: float = math.inf) -> None:
-        """Begins what was handed over, and sends, to each shard `most` bytes of frames where no slice is larger. Ends
-        no future."""
+        """Begins what was submitted, and sends each shard at most `most` bytes of frames, or one slice that is larger.
+        Ends no future."""
         core = self.core
         self.has_more = core.acknowledges_at_once = False
         while self.submitted:
@@ -311,7 +309,7 @@ class ClientSockets:
                         break
 
     def unread(self) -> bool:
-        """Whether something came that no descriptor will tell of. All are asked."""
+        """Whether a message is there that no descriptor announces any more. Asks every socket that was used."""
         found = False
         for link_socket in self._sockets.values():
             if link_socket.is_unread:
@@ -320,7 +318,7 @@ class ClientSockets:
         return found
 
     def watch(self, also: int) -> select.poll:
-        """Waits for all descriptors, and for another one."""
+        """Polls the descriptors of all sockets, and `also`."""
         poll = select.poll()
         poll.register(also, select.POLLIN)
         for link_socket in self._sockets.values():
@@ -331,7 +329,7 @@ class ClientSockets:
         return poll
 
     def close(self, reason: str) -> None:
-        """Fails what is open, for that reason, and says good-bye; `end_futures` comes next."""
+        """Fails open operations for that reason, and queues a Bye; the caller then calls `end_futures`."""
         core = self.core
         while self.submitted:
             operation = self.submitted.popleft()
@@ -339,7 +337,7 @@ class ClientSockets:
         core.close(reason)
 
     def release(self) -> None:
-        """Sends the good-byes, and closes everything."""
+        """Sends the Byes, and closes everything."""
         self.send(time.monotonic())
         for shard in list(self._sockets):
             self._drop(shard, GOODBYE_MS)
@@ -370,12 +368,12 @@ class ClientSockets:
                 _log.debug("%s: payloads travel as bytes: %s", link.name, error)
 
     def _share(self, shard: int, link_socket: LinkSocket) -> None:
-        """The shard may have mapped the client's memory, or will not, or is gone."""
+        """Reads the shard's answer to the offer, or that the shard is gone."""
         handover, link = link_socket.handover, self.core.links[shard]
         assert handover is not None
         handover.receive()
         link.share(handover.peer_memory, taken=handover.accepted)
-        if handover.is_unusable:  # The shard may say what cannot be read: the next connection does without.
+        if handover.is_unusable:  # The shard may send offsets that cannot be read here: the next one sends bytes.
             _log.warning("%s: payloads travel as bytes from now on: %s", link.name, handover.reason)
             self._unshared.add(shard)
             self.core.disconnected(shard, time.monotonic())
