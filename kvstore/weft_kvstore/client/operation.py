@@ -35,6 +35,7 @@ CALLS: Final = {
     PayloadKind.GRADIENT: ("push", "step", "gradient"),
     PayloadKind.VALUE: ("set", "version", "value"),
     PayloadKind.RESTORED: ("restore", "version", "array"),
+    PayloadKind.RESTORED_STATE: ("restore of the state", "array", "array"),
 }
 """What a call that sends is named, what its number is, and what it sends."""
 

@@ -23,6 +23,9 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun
 TAKEN_BYTES: Final = 1 << 16
 """A message with so many bytes of rows, which are all that was asked for, becomes the caller's array."""
 
+_ROWS_ALONE: Final = frozenset({PayloadKind.VALUE, PayloadKind.RESTORED_STATE})
+"""What a shard that has none of the rows need not know of."""
+
 
 class RowOperation(Operation):
     """Sends rows of a table, or pulls rows of it, or pulls rows that have seen those that it sends.
@@ -109,7 +112,7 @@ class RowOperation(Operation):
         pending: dict[int, int] = {}
         for shard, mine in enumerate(self._dealt if self._asks_for_given else layout.dealt(ids)):
             rows = RowSource(ids, given.values, layout, mine)
-            if not layout.rows_on(shard) or (self.payload_kind is PayloadKind.VALUE and not rows.count):
+            if not layout.rows_on(shard) or (not rows.count and self.payload_kind in _ROWS_ALONE):
                 continue
             chunks = pending[shard] = chunks_of(rows.count, layout.rows_up)
             self.runs[shard] = [self._run(self.payload_kind, self.step, chunks, layout.chunk_bytes, rows)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -342,7 +342,7 @@ class ValueCalls:
         None.
 
         Training continues with the same bits. Call it from one slot, on new shards, before any push; every slot
-        connects with this `step` and pulls before it pushes. Not for tables, and not with `commit`.
+        connects with this `step` and pulls before it pushes. Tables have `restore_rows`. Not with `commit`.
         """
         call = "restore"
         _, keys, specs, (values, states) = self._registry.listed(call, key, value, state)
@@ -353,11 +353,7 @@ class ValueCalls:
             where = self._registry.where(call, one)
             given = dict(named or {})
             master = given.pop(MASTER, None) if spec.half is not None else None
-            wanted = self._registry.state_of(spec) if given or named else ()
-            if given.keys() != set(wanted):
-                detail = f"{', '.join(given) or 'nothing'}; the rule keeps {', '.join(wanted) or 'nothing'}"
-                raise StoreRefusedError(f"{where}: state: {detail}, and all of it is needed")
-            for number, name in enumerate(wanted, 1):
+            for number, name in enumerate(self._state_names(spec, given, where, required=bool(named)), 1):
                 dtype = np.dtype(spec.dtype)
                 arrays.append(checked(given[name], dtype, tuple(spec.shape), f"{where}: state {name!r}"))
                 places.append((spec.key, number))
@@ -396,6 +392,16 @@ class ValueCalls:
             return state
         kept: Future[Any] = self._store.pull(spec.key, version, settled=settled, as_kept=True)
         return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
+
+    def _state_names(
+        self, spec: KeyDescription, given: Mapping[str, Any], where: str, *, required: bool
+    ) -> tuple[str, ...]:
+        """The names of the rule's arrays of a key; none where none were given. Raises StoreRefusedError for others."""
+        wanted = self._registry.state_of(spec) if given or required else ()
+        if given.keys() != set(wanted):
+            detail = f"{', '.join(given) or 'nothing'}; the rule keeps {', '.join(wanted) or 'nothing'}"
+            raise StoreRefusedError(f"{where}: state: {detail}, and all of it is needed")
+        return wanted
 
     def _outs(self, call: str, keys: _Keys, out: Any) -> Outs:
         """The arrays that each key's value goes to: one, or several, as devices have them."""
@@ -479,6 +485,35 @@ class RowCalls(ValueCalls):
         call = "set_rows"
         sent = self._sent(call, key, ids, rows, pushes=False)
         return self._steps.set(call, sent.names, version, sent.given, partial(self._send, sent, kind=PayloadKind.VALUE))
+
+    def restore_rows(self, key: UserKey | Keys, ids: Any, rows: Any, state: Any = None, *, step: int) -> Future[None]:
+        """`restore` of rows of a table: values from `pull_rows`, and state from `pull_state_rows` or None.
+
+        Several calls may restore rows of one table, at the same step. Call it before `restore` of keys that are no
+        tables, and wait for it: the other slots wait for those."""
+        call = "restore_rows"
+        check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
+        sent = self._sent(call, key, ids, rows, pushes=False)
+        _, _, _, (states,) = self._registry.listed(call, key, state, rows=True)
+        arrays: list[Any] = []
+        places: list[tuple[int, int]] = []
+        for number, (spec, named, where) in enumerate(zip(sent.specs, states, sent.wheres, strict=True)):
+            found, given = sent.given[2 * number], named or {}
+            for array, name in enumerate(self._state_names(spec, given, where, required=False), 1):
+                dtype = np.dtype(spec.dtype)
+                arrays.append(checked(given[name], dtype, _shape(spec, found), f"{where}: state {name!r}"))
+                places.append((number, array))
+
+        def give(steps: list[int], hosts: list[Array]) -> Future[None]:
+            """Values first: there is state of rows that are there."""
+            begun = [self._send(sent, steps, hosts, kind=PayloadKind.RESTORED)]
+            for (number, array), values in zip(places, hosts[2 * len(steps) :], strict=True):
+                spec, (own, count) = sent.specs[number], sent.flat(number, hosts[2 * number])
+                table, kind = self._store.table(spec.key), PayloadKind.RESTORED_STATE
+                begun.append(self._store.push_table(table, array, own, _kept(spec, own, values), count, kind=kind))
+            return joined(begun, _nothing)
+
+        return self._steps.set(call, sent.names, step, sent.given + arrays, give)
 
     def pull_rows(
         self,

@@ -17,7 +17,7 @@ from weft_kvstore.hyper import MOST_WAITING, HyperTimeline, KeyHyper, checked_nu
 # --- The keys of a description by the names that users call them, and what one slot may do with each ------------------
 
 
-_BY_ROWS: Final = ("push", "pull", "pushpull", "pull_state", "set")
+_BY_ROWS: Final = ("push", "pull", "pushpull", "pull_state", "set", "restore")
 """Calls that there are for rows of tables too."""
 
 CHANGES_KEPT: Final = 2 * MOST_WAITING

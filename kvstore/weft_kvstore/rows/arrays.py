@@ -209,6 +209,12 @@ class RowHistory:
         self._begin = min(int(one[LOG][0]) for one in marks)
         self._turn, self._cursor = self._log.last, 0
 
+    def begin_at(self, updates: int) -> None:
+        """Goes on after so many updates, which no row has to see any more."""
+        self._log = HyperLog(self._rule.hyper, updates)
+        self._begin = self._turn = updates
+        self.seen.array[self.seen.array > 0] = 1 + updates
+
     def work_of(self, rows: Array, width: int) -> int:
         """Elements that have to be updated, at most and about, before rows (n) of any kind can be read; -1 stands for
         one that is not here."""

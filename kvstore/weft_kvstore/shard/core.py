@@ -257,7 +257,7 @@ class ShardCore:
                     newest = run.step
                 elif kind == PayloadKind.IDS:
                     self._rows(peer, run)
-                elif kind in {PayloadKind.VALUE, PayloadKind.RESTORED}:
+                elif kind in {PayloadKind.VALUE, PayloadKind.RESTORED, PayloadKind.RESTORED_STATE}:
                     work.set(shard, peer.slot, run, (peer.hello.process, run.request))
                 else:
                     raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")

@@ -123,13 +123,20 @@ class Merger:
     def set(self, shard: JobShard, slot: int, run: Run, origin: Hashable) -> None:
         """Sets or restores a run of slices or of a table's chunks, in order with what is pushed. `origin` tells the
         parts of one set from those of another, so that each is taken in once."""
-        is_set = run.payload_kind == PayloadKind.VALUE
-        if is_set and run.chunks:
+        kind = run.payload_kind
+        is_set = kind == PayloadKind.VALUE
+        if (is_set and run.chunks) or kind == PayloadKind.RESTORED_STATE or run.bucket in shard.tables:
             table = shard.table(run.bucket)
             chunks = list(enumerate(chunks_apart(rows_of(table, run), table.layout.rows_up), run.first))
-            for index, _ in chunks:  # All before any.
-                table.check_set(slot, run.step, (origin, index))
-            changed_rows = [table.set(run.step, part, (origin, index)) for index, part in chunks]
+            if is_set:
+                for index, _ in chunks:  # All before any.
+                    table.check_set(slot, run.step, (origin, index))
+                changed_rows = [table.set(run.step, part, (origin, index)) for index, part in chunks]
+            else:
+                is_value = kind == PayloadKind.RESTORED
+                changed_rows = [
+                    table.restore(slot, run.step, part, (origin, index), is_value=is_value) for index, part in chunks
+                ]
             if any(changed_rows):
                 self._put([table])
                 self._answer_waiting(table)

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of, exact_sum
+from weft_kvstore.bucket.bucket import MOST_RESTORED
 from weft_kvstore.bucket.pulls import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, WaitingPulls, Work
 from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
@@ -338,11 +339,8 @@ class TableState(Work):
     def set(self, version: int, value: Rows, origin: Hashable) -> bool:
         """Takes in what `check_set` lets pass, once: sets it now, or keeps it for its version, or for the end of the
         update under way. True if pulls or a merge may have waited for it."""
-        if origin in self._known_sets:
+        if not self._is_new(origin):
             return False
-        self._known_sets[origin] = None
-        if len(self._known_sets) > SETS_KEPT:
-            del self._known_sets[next(iter(self._known_sets))]
         spec = self.spec
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or self._passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
@@ -357,6 +355,46 @@ class TableState(Work):
         if sum(map(len, parts)) > 2 * len(parts[0]):  # What is set again takes no more memory.
             parts[:] = [_last_of(parts)]
         return False
+
+    def restore(self, slot: int, step: int, rows: Rows, origin: Hashable, *, is_value: bool) -> bool:
+        """Of a table that nobody has pushed, once: rows of its value at version `step`, which the table has from then
+        on; or of the rule's state array number `step`, from 1, of rows that were restored. True if pulls may have
+        waited for it. Raises PushRefusedError."""
+        state = self.spec.state
+        where = f"slot {slot}, key {self.spec.key!r}: it cannot be restored"
+        if origin in self._known_sets:
+            return False
+        if self.spec.gate is not None:
+            raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
+        if not self.steps.counts.untouched(0, 1) or self.steps.holds or self._pushes.begun:
+            raise PushRefusedError(f"{where}: a step of it has begun; restore before anybody pushes")
+        if is_value:
+            if step >= MOST_RESTORED:
+                raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
+            if self.version not in {0, step}:
+                raise PushRefusedError(f"{where} at version {step}: it is restored at version {self.version}")
+            if step != self.version:
+                self.begin_at(step, step)
+                if self.rows.history is not None:
+                    self.rows.history.begin_at(step)
+            self._write(rows)
+        else:
+            if not 1 <= step <= len(state):
+                raise PushRefusedError(f"{where}: the rule has {len(state)} state arrays, not {step}")
+            numbers = self.rows.find(rows.ids)
+            if (numbers < 0).any():
+                raise PushRefusedError(f"{where}: there is state of rows whose values were not restored")
+            self.rows.arrays.write(state[step - 1], numbers, rows.values)
+        return self._is_new(origin) and is_value
+
+    def _is_new(self, origin: Hashable) -> bool:
+        """Whether a part of what is set was not taken in before; from now on it was."""
+        if origin in self._known_sets:
+            return False
+        self._known_sets[origin] = None
+        if len(self._known_sets) > SETS_KEPT:
+            del self._known_sets[next(iter(self._known_sets))]
+        return True
 
     def _put_ahead(self) -> Iterator[None]:
         """Puts what was set for the version that begins, then what came during the update; stops after each piece."""

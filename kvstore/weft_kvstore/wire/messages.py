@@ -18,6 +18,7 @@ class PayloadKind(IntEnum):
     VALUE = 1
     IDS = 2
     RESTORED = 3
+    RESTORED_STATE = 4  # Of rows of a table.
 
 
 class SentEntry(NamedTuple):
@@ -152,10 +153,10 @@ class Push(Message, frozen=True, omit_defaults=True, tag="push"):
 
     `payload_kind` 0: gradients of step `step`; 1: values to be set at version `step`; 2: ids of the rows that pull
     `request` asks for; 3: what a key that nobody has pushed was at version `step`, its value where `chunks` is 0, else
-    the rule's state array of that number, from 1. `request` numbers the client's call; of gradients it is 0, so that
-    those of several calls may be one run, or the call's number, so that they are not. `acknowledge`: as `Acknowledge`.
-    `pull`: a Pull that the shard answers after the frame; of ids and rows it is read before, since they belong to it.
-    """
+    the rule's state array of that number, from 1, and of a table rows of its value; 4: rows of a table's state, the
+    rule's array number `step`. `request` numbers the client's call; of gradients it is 0, so that those of several
+    calls may be one run, or the call's number, so that they are not. `acknowledge`: as `Acknowledge`. `pull`: a Pull
+    that the shard answers after the frame; of ids and rows it is read before, since they belong to it."""
 
     frame: Count
     runs: Annotated[list[SentRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]

@@ -12,6 +12,7 @@ import pytest
 
 from store_cluster import served
 from weft_kvstore import Key, KVStore, StoreDescription, StoreRefusedError, describe
+from weft_kvstore.wire.messages import PayloadKind
 
 WAIT_S = 60.0
 SLOTS, BEFORE, AFTER = 3, 4, 3
@@ -123,10 +124,107 @@ def test_a_state_that_is_not_the_rules_is_refused(state: dict[str, Array], told:
         store.restore("w", [1, 1], state, step=3)
 
 
-def test_a_table_is_not_restored() -> None:
-    description = describe({"t": Key((2, 2), rows=True, initializer=0)}, rule="sgd")
-    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="it is a table"):
-        store.restore("t", np.zeros((2, 2), np.float32), step=3)
+TABLES = {
+    "lazy": Key((40, 3), rows=True, initializer={"uniform": [-1, 1]}),
+    "standard": Key((40, 3), rows=True, initializer={"uniform": [-1, 1]}, sparse="standard"),
+    "growing": Key((0, 3), rows=True, initializer=1.0, growth={}),
+}
+
+
+def train_rows(stores: Sequence[KVStore], name: str, steps: range) -> Array:
+    pulled = []
+    for step in steps:
+        pushes = []
+        for slot, store in enumerate(stores):
+            draw = np.random.Generator(np.random.Philox(key=step * SLOTS + slot))
+            ids, rows = draw.integers(0, 40, 6), draw.normal(size=(6, 3)).astype(np.float32)
+            pushes.append(store.push_rows(name, ids, rows))
+        pulled = [store.pull_rows(name, np.arange(40)) for store in stores]
+        for push in pushes:
+            push.result(WAIT_S)
+    return pulled[0].result(WAIT_S)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", TABLES)
+def test_a_restored_table_goes_on_bit_for_bit(kind: str, name: str) -> None:
+    """Its rows are restored by two calls, and a pull of the step waits until it is restored."""
+    description = describe({name: TABLES[name]}, slots=SLOTS, slice_bytes=64, rule="adam", lr=DROPPING)
+    ids = np.arange(40)
+    with slots_at(kind, description, 0) as stores:
+        values = train_rows(stores, name, range(BEFORE))
+        state = stores[0].pull_state_rows(name, ids).result(WAIT_S)
+        expected = train_rows(stores, name, range(BEFORE, BEFORE + AFTER))
+        last = stores[0].pull_state_rows(name, ids).result(WAIT_S)
+    with slots_at(kind, description, BEFORE) as stores:
+        pull = stores[0].pull_rows(name, ids[:0])
+        for some in (ids[:25], ids[25:]):
+            part = {array: rows[some] for array, rows in state.items()}
+            stores[1].restore_rows(name, some, values[some], part, step=BEFORE).result(WAIT_S)
+        assert pull.result(WAIT_S).shape == (0, 3)
+        assert stores[2].pull_rows(name, ids).result(WAIT_S).tobytes() == values.tobytes()
+        assert train_rows(stores, name, range(BEFORE, BEFORE + AFTER)).tobytes() == expected.tobytes()
+        again = stores[0].pull_state_rows(name, ids).result(WAIT_S)
+        assert {array: rows.tobytes() for array, rows in again.items()} == {
+            array: rows.tobytes() for array, rows in last.items()
+        }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_rows_that_are_not_restored_begin_anew_and_so_does_the_rule_without_its_state(kind: str, mode: str) -> None:
+    key = Key((40, 2), rows=True, initializer=3.0)
+    with slots_at(kind, describe({"t": key}, rule="momentum", lr=1.0, slots=SLOTS, mode=mode), 20) as stores:
+        stores[0].restore_rows("t", [4, 1], [[5, 5], [6, 6]], step=20).result(WAIT_S)
+        for push in [store.push_rows("t", [1], [[1, 1]]) for store in stores]:
+            push.result(WAIT_S)
+        rows = stores[0].pull_rows("t", [0, 1, 4], settled=True).result(WAIT_S)
+        assert rows[[0, 2]].tolist() == [[3, 3], [5, 5]]
+        assert mode == "async" or rows[1].tolist() == [3, 3]
+        assert (stores[0].steps("t"), stores[0].rule) == (21, "momentum")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_that_somebody_has_pushed_is_not_restored(kind: str) -> None:
+    key = Key((4, 2), rows=True, initializer=0.0)
+    with slots_at(kind, describe({"t": key}, rule="sgd", lr=1.0, slots=SLOTS), 0) as stores:
+        stores[1].push_rows("t", [1], [[1, 1]]).result(WAIT_S)
+        with pytest.raises(StoreRefusedError, match="key 't': it cannot be restored: a step of it has begun"):
+            stores[0].restore_rows("t", [1], [[5, 5]], step=4).result(WAIT_S)
+
+
+def test_what_does_not_fit_a_table_is_not_restored() -> None:
+    description = describe({"t": Key((2, 2), rows=True, initializer=0), "w": Key((2,), initializer=0)}, rule="adam")
+    rows, state = np.zeros((1, 2), np.float32), {"mean": np.zeros((1, 2), np.float32)}
+    with KVStore.local(description) as store:
+        for call, told in (
+            (lambda: store.restore("t", np.zeros((2, 2), np.float32), step=3), "say which rows, with restore_rows"),
+            (lambda: store.restore_rows("w", [0], rows, step=3), "it is no table: call restore"),
+            (lambda: store.restore_rows("t", [0], rows, state, step=3), "state: mean; the rule keeps mean, variance"),
+            (lambda: store.restore_rows("t", [0], rows, step=-3), "restore_rows: step: a number from 0"),
+            (lambda: store.restore_rows("t", [2], rows, step=3), "restore_rows of key 't': .*row 2, the table has 2"),
+        ):
+            with pytest.raises(StoreRefusedError, match=told):
+                call()
+        table = store._store.table("t")
+        sent = store._store.push_table(table, 1, np.zeros(1, np.int64), rows, None, kind=PayloadKind.RESTORED_STATE)
+        with pytest.raises(StoreRefusedError, match="there is state of rows whose values were not restored"):
+            sent.result(WAIT_S)
+        store.restore_rows("t", [0], rows, step=1 << 59).result(WAIT_S)
+        with pytest.raises(StoreRefusedError, match="at version 3: it is restored at version 576460752303423488"):
+            store.restore_rows("t", [0], rows, step=3).result(WAIT_S)
+        for step, told in ((3, "the rule has 2 state arrays, not 3"), (0, "not 0")):
+            sent = store._store.push_table(
+                table, step, np.zeros(1, np.int64), rows, None, kind=PayloadKind.RESTORED_STATE
+            )
+            with pytest.raises(StoreRefusedError, match=told):
+                sent.result(WAIT_S)
+
+
+def test_a_table_of_committed_steps_is_not_restored() -> None:
+    description = describe({"t": Key((2, 2), rows=True, initializer=0)}, rule="sgd", commit={"clip_norm": 1.0})
+    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="steps are committed"):
+        store.restore_rows("t", [0], np.zeros((1, 2), np.float32), step=3).result(WAIT_S)
 
 
 def test_committed_steps_are_not_restored() -> None:
