@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
 from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, source_of
 from weft_kvstore.compression.codecs import PayloadError
+from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
@@ -38,6 +40,19 @@ CALLS: Final = {
     PayloadKind.RESTORED_STATE: ("restore of the state", "array", "array"),
 }
 """What a call that sends is named, what its number is, and what it sends."""
+
+_MISSING: Final = re.compile(rf"key {BARRIER_KEY!r} has seen \d+ steps; step \d+ waits for slots (\d[\d, ]*)")
+
+
+def of_barriers(text: str) -> str:
+    """What is said of a barrier's key, in words of the call: nobody who calls it knows of that key."""
+    text = _MISSING.sub(lambda found: _not_here(found[1]), text)
+    return text.replace(f"key {BARRIER_KEY!r}", "the barrier")
+
+
+def _not_here(slots: str) -> str:
+    return f"slots {slots} have not called it" if "," in slots else f"slot {slots} has not called it"
+
 
 Answer: TypeAlias = Done | Measured | HyperAnswer | HyperDecided
 """What a shard says of a request that is no pull."""
@@ -357,6 +372,8 @@ class KeyOperation(Operation):
             self._encoders, self._encoded = None, []
 
     def __str__(self) -> str:
+        if self.keys.names[:1] == (BARRIER_KEY,):
+            return "barrier"
         if self.payload_kind is not None:
             call, number, _ = CALLS[self.payload_kind]
             return f"{call}{'pull' if self.is_pull else ''} of {self.keys}, {number} {self.step}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +22,7 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, joined, on_end, then
+from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, hand_on, joined, on_end, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.settings import MAX_STEP
@@ -468,10 +467,6 @@ def _named(description: StoreDescription, shards: list[int]) -> str:
 # --- The barriers of one slot, one after the other: each begins once all slots have met at the one before -------------
 
 
-_CALL: Final = re.compile(rf"(push|pull) of key {BARRIER_KEY!r}, (step|version) \d+")
-_MISSING: Final = re.compile(rf"key {BARRIER_KEY!r} has seen \d+ steps; step \d+ waits for slots (\d[\d, ]*)")
-
-
 class Barriers:
     """Each begins once the one before has ended, and fails with it. Where the push of one failed, the next call makes
     it again: no number is ever left out, or nobody could meet any more."""
@@ -490,7 +485,7 @@ class Barriers:
             before, outcome = self._outcome_of(call - 1), self._outcome_of(call)
             met = self._begin(None) if before.done() else then(before, self._begin)
             outcome.driver = driver_of(met)
-            on_end(met, partial(self._ended, outcome))
+            on_end(met, partial(hand_on, outcome))
         return outcome
 
     def _outcome_of(self, call: int) -> StoreFuture[None]:
@@ -500,14 +495,6 @@ class Barriers:
         if found is not made:
             del self._outcomes[call]
         return found
-
-    @staticmethod
-    def _ended(outcome: StoreFuture[None], met: Future[None]) -> None:
-        error = _in_words_of_barrier(error_of(met))
-        if error is None:
-            outcome.set_result(None)
-        else:
-            outcome.set_exception(error)
 
     def _begin(self, _: None) -> Future[None]:
         if self._number is not None:
@@ -526,20 +513,6 @@ class Barriers:
 
         on_end(met, ended)
         return met
-
-
-def _in_words_of_barrier(error: BaseException | None) -> BaseException | None:
-    """The error of a barrier, in words of the call: nobody who met at it knows of its key, pushes and pulls."""
-    if not isinstance(error, StoreError):
-        return error
-    text = _MISSING.sub(lambda found: _not_here(found[1]), _CALL.sub("barrier", str(error)))
-    named = type(error)(text.replace(f"key {BARRIER_KEY!r}", "the barrier"))
-    named.__cause__ = error.__cause__
-    return named
-
-
-def _not_here(slots: str) -> str:
-    return f"slots {slots} have not called it" if "," in slots else f"slot {slots} has not called it"
 
 
 def _nothing(_: Any) -> None:

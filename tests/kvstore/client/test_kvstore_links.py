@@ -17,8 +17,10 @@ from store_simulation import Simulation
 from weft_kvstore.bucket.pulls import BucketPulls, PullWait
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import LOG_AFTER_S, QUIET_S
+from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.library.steps import Barriers
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -550,6 +552,15 @@ def test_a_call_that_waits_long_for_a_slot_says_for_which_and_others_do_not_repe
         assert len(caplog.messages) == lines
     told = r"slot 0: pull of key 'w', version 1 has waited [56] s: shard 0 at tcp://shard-0: .*step 0 waits for slots 1"
     assert re.match(told, caplog.messages[0])
+
+
+def test_a_barrier_that_waits_long_says_who_has_not_called_it(caplog: pytest.LogCaptureFixture) -> None:
+    simulation = Simulation(described(zero(BARRIER_KEY, (), 2), shards=1), LINK)
+    Barriers(simulation.stores[0]).meet()
+    simulation.settle(ANY)
+    pass_time(simulation, LOG_AFTER_S + 2)
+    told = r"slot 0: barrier has waited [567] s: shard 0 at tcp://shard-0: slot 1 has not called it"
+    assert re.fullmatch(told, "".join(caplog.messages))
 
 
 def test_a_refusal_names_its_reason() -> None:
