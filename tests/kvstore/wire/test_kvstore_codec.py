@@ -107,7 +107,7 @@ def asked(*ask: object) -> list[bytes]:
         (pushed(frame="1"), r"\$\.frame"),
         (pushed({}, {"bucket": -1}), r"\$\.runs\[1\]\[2\]"),
         (pushed({"step": 2**63}), r"\$\.runs\[0\]\[3\]"),
-        (pushed({"payload_kind": 4}), r"enum value 4 - at `\$\.runs\[0\]\[0\]"),
+        (pushed({"payload_kind": 5}), r"enum value 5 - at `\$\.runs\[0\]\[0\]"),
         (pushed(runs=[[0] * 7]), r"length 8.* - at `\$\.runs\[0\]"),
         (pushed(*[{}] * 5000), r"\$\.runs"),
         (pushed({"count": 0}), r"\$\.runs\[0\]\[6\]"),
