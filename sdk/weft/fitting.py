@@ -182,9 +182,18 @@ def _prepared(
         raise ArgumentError("loss is missing: loss=torch.nn.CrossEntropyLoss(), loss='mse' or the like")
     of, source = _loss_of(loss), _Columns.read(data)
     if _is_module(model):
+        only = _listed(of)[0] if len(_listed(of)) == 1 else None
         words = {"metrics": _listed(metrics), "loss": [getattr(each, "loss", each) for each in _listed(of)]}
         read, feeding = _exported(
-            model, source, inputs, target, example, inside=loss if of is None else None, words=words, ask=ask
+            model,
+            source,
+            inputs,
+            target,
+            example,
+            inside=loss if of is None else None,
+            classes=Loss(only) if isinstance(only, str) else only,
+            words=words,
+            ask=ask,
         )
         of = of or Loss(LOSS, output="output", target=next(reversed(feeding)))
     elif of is None:
@@ -266,6 +275,17 @@ class _Columns:
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
             row = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)))
             raise ArgumentError(f"row {row} of column {column!r} of {self.path} is not finite: correct the data")
+
+    def check_classes(self, column: str | None, loss: str) -> None:
+        """Raises ArgumentError for a target that has no numbers of classes, before PyTorch exports the module."""
+        rows = (self.found or {}).get(column or "")
+        if rows is not None and rows.dtype.kind not in "iub":
+            one_hot = rows.ndim > 1
+            remedy = ".argmax(-1), if the classes are its last axis" if one_hot else ".astype('int64')"
+            raise ArgumentError(
+                f"target: column {column!r} of {self.path} is {rows.dtype}{[*rows.shape[1:]] or ''}, and {loss} takes "
+                f"numbers of classes, such as int64: save it with {remedy}"
+            )
 
     def of_other_dtype(self, error: ModuleRefusedError, fed: Iterable[str], module: Any) -> ModuleRefusedError | None:
         """The error with the columns that PyTorch means, where it is of a dtype."""
@@ -374,11 +394,14 @@ def _exported(
     example: Any,
     *,
     inside: Any,
+    classes: Loss | None,
     words: Mapping[str, Sequence[str]],
     ask: Callable[[str], None],
 ) -> tuple[Model, dict[str, str]]:
-    """The module as a model, with the loss `inside` it if that is not None, and the columns of its inputs."""
+    """The module as a model, with the loss `inside` it if that is not None, and the columns of its inputs. `classes`:
+    the only loss of the module, whose target is looked at first where it is of classes."""
     from weft.torch_model import from_torch, try_out
+    from weft_graph.losses.comparison import CLASSES
     from weft_graph.losses.with_loss import MEASURES
 
     torch: Any = sys.modules["torch"]
@@ -400,6 +423,9 @@ def _exported(
         last = "target" if "target" not in names else "loss_target"
         column = source.target(last, feeding, target) or source.data.columns[last]
         module, feeding = _with_loss_inside(module, inside, names), {**feeding, last: column}
+    elif classes is not None and classes.loss in CLASSES:
+        name = classes.target or "labels"
+        source.check_classes(feeding.get(name) or source.target(name, feeding, target), classes.loss)
     for column in feeding.values():
         source.check_finite(column)
     device = next((each.device for each in module.parameters()), None)

@@ -419,12 +419,12 @@ def test_waiting_ends_with_the_state_that_is_waited_for(run: Run) -> None:
         (
             job(state=JobState.SUCCEEDED),
             ["--for", "failed"],
-            "job job-1 (digits) has succeeded; it cannot become failed any more",
+            "job job-1 (digits) has succeeded; it cannot become failed any more: weft logs job-1 says what led to it",
         ),
         (
             job(state=JobState.CANCELLED),
             ["--for", "running"],
-            "job job-1 (digits) was cancelled; it cannot become running any more",
+            "job job-1 (digits) was cancelled; it cannot become running any more: weft logs job-1 says what led to it",
         ),
         (job(), ["--timeout", "5s"], "job job-1 (digits) is still running after 5 s; it goes on"),
     ],
@@ -605,7 +605,8 @@ def test_jobs_that_ended_long_ago_are_removed_together(run: Run) -> None:
     script = answers(JobPage(jobs=[new, old]), httpx.Response(204))
     assert run(script, "rm", "--older-than", "30d", "-y").exit_code == 0
     assert [each.url.path for each in script.requests[1:]] == ["/v1/jobs/old"]
-    assert run(answers(JobPage(jobs=[new])), "rm", "--older-than", "12h").stdout == "no job ended that long ago\n"
+    told = run(answers(JobPage(jobs=[new])), "rm", "--older-than", "12h").stdout
+    assert told == "no job ended more than 12h ago; `weft jobs` lists all\n"
     assert "'soon' is not like 30d" in run(answers(), "rm", "--older-than", "soon").stderr
     assert run(answers(), "rm").exit_code == 2
 

@@ -103,7 +103,10 @@ def test_other_first_values_and_dry_runs_send_none_of_the_files(run: Run, file: 
             "--optimizer: no optimizer is called 'lion'; there are sgd, adam, adamw",
         ),
         ([*LOSS, "--steps", "1", "--evaluate", "9"], "--evaluate is '9'; it should be rows from"),
-        ([*LOSS, "--steps", "1", "--shape", "x"], "--shape is 'x'; it should be INPUT=batch,3,224,224"),
+        (
+            [*LOSS, "--steps", "1", "--shape", "x"],
+            "--shape is 'x'; it should be the dimensions' names or sizes, such as INPUT=batch,3,224,224",
+        ),
         ([*LOSS, "--steps", "1", "--output", "y"], "there is no output 'y'; there are 'logits'"),
     ],
 )

@@ -106,7 +106,7 @@ def test_passes_of_a_job_and_of_a_job_file(run: Run, tmp_path: Path) -> None:
         assert script.requests[1].url.params["format"] == ("passes" if passes == "short" else "passes-full")
     for arguments, message in (
         (["full"], "weft programs JOB --passes full"),
-        (["half", "--passes"], "'half' is not understood"),
+        (["half", "--passes"], "--passes takes no value or full, not 'half'"),
         (["--passes", "-o", "json"], "goes without -o json"),
         (["--passes", "--memory"], "goes without --memory"),
     ):
@@ -172,7 +172,8 @@ def test_parameters_are_set_from_numbers_and_files(run: Run, tmp_path: Path) -> 
     [
         ("a", "should be NAME=NUMBER or NAME=FILE.npy"),
         ("=1", "should be NAME=NUMBER or NAME=FILE.npy"),
-        ("a=nowhere.npy", "is no number, and there is no such file"),
+        ("a=1 a=2", "a is given twice"),
+        ("a=nowhere.npy", "is no number, and there is no file /"),
         ("a={}", "is no .npy file"),
         ("b=1", "the job has no parameter 'b'; it has a"),
     ],
@@ -180,7 +181,7 @@ def test_parameters_are_set_from_numbers_and_files(run: Run, tmp_path: Path) -> 
 def test_what_cannot_be_set_is_wrong_usage(run: Run, tmp_path: Path, assignment: str, message: str) -> None:
     path = tmp_path / "pickled.npy"
     np.save(path, np.array([object()]), allow_pickle=True)
-    result = run(answers(job(), LISTED), "params", "set", "job-1", assignment.format(path))
+    result = run(answers(job(), LISTED), "params", "set", "job-1", *assignment.format(path).split())
     assert result.exit_code == 2
     assert message in result.stderr
 

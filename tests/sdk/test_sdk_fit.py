@@ -240,6 +240,22 @@ def test_arguments_are_checked_before_the_module_is_exported(tmp_path: Path) -> 
     assert ran == []
 
 
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (np.ones(20, np.float32), "column 'y' of {path} is float32, and cross_entropy takes numbers of classes"),
+        (np.ones((20, 3), np.float32), "column 'y' of {path} is float32[3], and cross_entropy takes numbers"),
+    ],
+)
+def test_a_target_without_numbers_of_classes_is_told_before_the_module_is_exported(
+    tmp_path: Path, kinds: np.ndarray, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "points.npz", x="x", y=kinds)
+    monkeypatch.setattr("weft.torch_model.from_torch", lambda *_: pytest.fail("the module was exported"))
+    with pytest.raises(weft.ArgumentError, match=re.escape(said.format(path=path))):
+        submitted(Scores(), path, loss=nn.CrossEntropyLoss())
+
+
 def test_the_server_is_asked_before_the_module_is_exported(tmp_path: Path) -> None:
     ran = []
     module = Scores()

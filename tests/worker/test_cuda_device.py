@@ -394,5 +394,8 @@ def test_products_are_computed_in_tf32_where_the_job_allows_it_and_the_gpu_can(
     products, told = importlib.import_module("cupy._core._routines_linalg"), []
     monkeypatch.setattr(products, "set_compute_type", lambda *given: told.append(given))
     job = job_of(tmp_path, deep(), 1, columns={"x": "x"}, allow_tf32=allowed)
-    assert records_of(job, device).last == (DONE, None)
+    records = records_of(job, device)
+    assert records.last == (DONE, None)
     assert told == [(np.float32, getattr(products, f"COMPUTE_TYPE_{kind}"))]
+    is_in_vain = allowed and kind == "DEFAULT"
+    assert ["allow_tf32 has no effect" in line.message for line in records.logs] == [True] * is_in_vain

@@ -65,6 +65,13 @@ def test_every_slot_says_ready_running_done_and_every_step(job):
         assert records.logs == []
 
 
+def test_tf32_on_a_cpu_is_said_to_have_no_effect_by_one_slot(job):
+    first, *others = run_all(replace(job, allow_tf32=True), cluster_of(job).store)
+    assert [line.level for line in first.logs] == ["warning"]
+    assert "allow_tf32 has no effect on device 'cpu'" in first.logs[0].message
+    assert all(records.logs == [] for records in others)
+
+
 def test_the_keeper_alone_uploads_and_says_which_job_and_step(job):
     keeper, *others = run_all(job, cluster_of(job).store)
     ((document, step, final),) = keeper.uploads

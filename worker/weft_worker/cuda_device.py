@@ -152,14 +152,15 @@ class CudaDevice:
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise DeviceError(f"device {self.name!r}: {error}") from error
 
-    def allow_tf32(self, allowed: bool) -> None:
+    def allow_tf32(self, allowed: bool) -> bool:
         # CuPy's public way is CUPY_TF32, which it reads before the first product and nobody can take back.
         products = importlib.import_module("cupy._core._routines_linalg")
-        kind = products.COMPUTE_TYPE_DEFAULT
-        if allowed and int(self._device.compute_capability) >= TF32_CAPABILITY:
-            kind = products.COMPUTE_TYPE_TF32
+        can = int(self._device.compute_capability) >= TF32_CAPABILITY
         with self._device:
-            products.set_compute_type(np.float32, kind)
+            products.set_compute_type(
+                np.float32, products.COMPUTE_TYPE_TF32 if allowed and can else products.COMPUTE_TYPE_DEFAULT
+            )
+        return can
 
     def memory(self) -> int:
         with self._device:

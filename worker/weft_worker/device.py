@@ -62,8 +62,8 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Waits until all that was started is done. Raises DeviceError where some of it failed."""
 
-    def allow_tf32(self, allowed: bool) -> None:
-        """Whether this process's float32 products may be computed in TF32, where the device can."""
+    def allow_tf32(self, allowed: bool) -> bool:
+        """Whether this process's float32 products may be computed in TF32, where it can: says whether it can."""
 
     def memory(self) -> int:
         """Bytes of the device's memory that arrays use now; 0 on the CPU, where nobody counts them."""
@@ -111,8 +111,8 @@ class CpuDevice:
     def synchronize(self) -> None:
         pass
 
-    def allow_tf32(self, allowed: bool) -> None:
-        pass
+    def allow_tf32(self, allowed: bool) -> bool:
+        return False
 
     def memory(self) -> int:
         return 0

@@ -292,7 +292,12 @@ class Run:
         """Opens and binds everything; `stack` closes it, the store first."""
         task = task_of(self._allocation)
         device = self._open_device(self._settings.device)
-        device.allow_tf32(self._allocation.allow_tf32)
+        allowed, slot = self._allocation.allow_tf32, self._allocation.slot
+        if not device.allow_tf32(allowed) and allowed and slot == 0:  # One worker says it for the job.
+            self._warn(
+                f"allow_tf32 has no effect on device {device.name!r} of slot 0, which computes products in float32: "
+                "only GPUs of compute capability 8.0 and higher have TF32"
+            )
         source = open_data(task, self._data_roots, self._warn)
         stack.callback(source.close)
         engine = self._engine(task, source, device)

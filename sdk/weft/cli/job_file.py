@@ -82,6 +82,9 @@ def read(path: Path) -> bytes:
         raise ArgumentError(f"there is no file {path.absolute()}") from None
 
 
+EXAMPLE = "`weft show JOB --spec` prints a job as a file has it"
+
+
 def checked(spec: bytes, name: str) -> bytes:
     """The job's JSON as it is, if it is a JSON object. Raises ArgumentError, which says where in the file it is not."""
     try:
@@ -90,11 +93,13 @@ def checked(spec: bytes, name: str) -> bytes:
     except RepeatedKeyError as error:
         raise ArgumentError(f"{name}: {error}") from None
     except json.JSONDecodeError as error:
-        raise ArgumentError(f"{name}, line {error.lineno}, column {error.colno}: no JSON: {error.msg}") from None
+        raise ArgumentError(
+            f"{name}, line {error.lineno}, column {error.colno}: no JSON: {error.msg}; {EXAMPLE}"
+        ) from None
     except (ValueError, RecursionError) as error:  # no UTF-8, or nested too deep
-        raise ArgumentError(f"{name}: no JSON: {error}") from None
+        raise ArgumentError(f"{name}: no JSON: {error}; {EXAMPLE}") from None
     if not isinstance(document, dict):
-        raise ArgumentError(f"{name}: a job is a JSON object, not {json.dumps(document)[:SHOWN_CHARACTERS]}")
+        raise ArgumentError(f"{name}: a job is a JSON object, not {json.dumps(document)[:SHOWN_CHARACTERS]}; {EXAMPLE}")
     return spec
 
 
@@ -216,9 +221,9 @@ def _parsed(text: str, path: str) -> Any:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ArgumentError(f"--set {path}: the value has a character that is no Unicode") from None
+        raise ArgumentError(f"--set {path}: the value has a character that is no Unicode: give it in UTF-8") from None
     except ValueError:
-        raise ArgumentError(f"--set {path}={text}: the number is too large") from None
+        raise ArgumentError(f"--set {path}={text}: the number is too large; JSON has numbers up to 1.7e308") from None
     return value
 
 

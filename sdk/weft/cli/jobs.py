@@ -246,7 +246,8 @@ def wait(
         if for_ is Condition.SUCCEEDED:
             found.succeeded()
     if not for_.holds(job):
-        raise WeftError(f"{render.state_line(job)}; it cannot become {for_.value} any more")
+        why = command(f"logs {job.id}")
+        raise WeftError(f"{render.state_line(job)}; it cannot become {for_.value} any more: {why} says what led to it")
     if form is Format.JSON:
         print_json(job)
     else:
@@ -379,7 +380,7 @@ def rm(
             ended = client.jobs(state=[state for state in JobState if state.is_terminal])
             found = [each for each in ended if each.job.ended_at and render.now() - each.job.ended_at > age]
         if not found and form is Format.TABLE:
-            say("no job ended that long ago")
+            say(f"no job ended more than {older_than} ago; `{command('jobs')}` lists all")
             return
         going = next((each.job for each in found if not each.state.is_terminal), None)
         if going is not None:

@@ -245,7 +245,9 @@ def _shape(text: str) -> tuple[str, list[int | str]]:
     name, equals, dims = text.rpartition("=")
     parts = [part.strip() for part in dims.split(",")] if dims else []
     if not (name and equals) or not all(part.isdecimal() or part.isidentifier() for part in parts):
-        raise ArgumentError(f"--shape is {text!r}; it should be INPUT=batch,3,224,224")
+        raise ArgumentError(
+            f"--shape is {text!r}; it should be the dimensions' names or sizes, such as INPUT=batch,3,224,224"
+        )
     return name, [int(part) if part.isdecimal() else part for part in parts]
 
 

@@ -103,7 +103,9 @@ def set_(
     """Set parameters of a job that has not ended, all at once, between two of its steps."""
     values = dict(assigned(assignment) for assignment in assignments)
     if len(values) < len(assignments):
-        raise ArgumentError("one of the names is given twice")
+        names = [assignment.partition("=")[0] for assignment in assignments]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ArgumentError(f"{twice} is given twice: give each parameter one value")
     for name, value in values.items():
         if np.asarray(value).dtype.kind == "f" and not np.isfinite(value).all():
             raise ArgumentError(f"{name}: the value is not finite, and every loss after it would be nan: correct it")
@@ -138,9 +140,9 @@ def assigned(assignment: str) -> tuple[str, Any]:
         with open(value, "rb") as file:
             return name, np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
-        raise ArgumentError(f"{value!r} is no number, and there is no such file") from None
+        raise ArgumentError(f"{value!r} is no number, and there is no file {Path(value).absolute()}") from None
     except (ValueError, EOFError) as error:
-        raise ArgumentError(f"{value!r} is no .npy file: {error}") from None
+        raise ArgumentError(f"{value!r} is no .npy file, as numpy.save writes one: {error}") from None
 
 
 def _tell_set(job: JobHandle, what: list[str], step: int, form: Format) -> None:

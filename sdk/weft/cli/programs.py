@@ -91,7 +91,9 @@ def programs(
 def _passes(detail: str | None, passes: bool, memory: bool, form: Format) -> Passes | None:
     """Which text of the passes is asked for. Raises ArgumentError for what makes no sense together."""
     if detail is not None and (not passes or detail != "full"):
-        raise ArgumentError(f"{detail!r} is not understood; weft programs JOB --passes full prints every node")
+        raise ArgumentError(
+            f"--passes takes no value or full, not {detail!r}: weft programs JOB --passes full prints every node"
+        )
     if passes and (memory or form is Format.JSON):
         raise ArgumentError(
             f"--passes prints a text of its own, and goes without {'--memory' if memory else '-o json'}"

@@ -199,9 +199,12 @@ def test_numbers_of_numpy_are_steps_too() -> None:
     assert cluster.finish(cluster.store.pull("k0", np.uint8(1))).tolist() == [1.0] * 16
 
 
-def test_at_the_deadline_a_push_of_many_keys_says_who_is_missing() -> None:
+@pytest.mark.parametrize("call", ["push", "pushpull"])
+def test_at_the_deadline_a_call_of_many_keys_says_which_it_was_and_who_is_missing(call: str) -> None:
     cluster = BucketCluster(small(9), 1)
-    future = cluster.store.push([f"k{number}" for number in range(9)], 0, [ones()] * 9)
+    names, arrays = [f"k{number}" for number in range(9)], [ones()] * 9
+    store = cluster.store
+    future = store.push(names, 0, arrays) if call == "push" else store.pushpull(store.key_set(names), 0, arrays)
     cluster.pump()
     cluster.shards[0].deaf = True
     for _ in range(59):
@@ -211,7 +214,7 @@ def test_at_the_deadline_a_push_of_many_keys_says_who_is_missing() -> None:
     assert not future.done()
     cluster.now += 1.0
     cluster.pump()
-    told = r"push of 9 keys \('k0', 'k1', 'k2', 'k3' and 5 more\), step 0 took over 60 s; shard 0 at .*: no answer"
+    told = rf"{call} of 9 keys \('k0', 'k1', 'k2', 'k3' and 5 more\), step 0 took over 60 s; shard 0 at .*: no answer"
     with pytest.raises(StoreTimeoutError, match=told):
         future.result(0)
 
