@@ -29,12 +29,11 @@ SETS_WAITING: Final = 2
 
 
 STALL_S: Final = 1.0
-"""A process that looks at the time so much later than it meant to stood still. What it did not hear meanwhile was not
-silent, and what it waited for is not late."""
+"""A process whose timer is so much late was suspended. Peers were not silent meanwhile, and deadlines are extended."""
 
 RENEWED_AFTER_S: Final = 2.5
-"""A link that brings nothing for so long gets a new connection: a cut one would be tried again only after pauses that
-double. That says nothing of the other side, which has until `silence_s`."""
+"""A link without a message for so long gets a new connection: TCP would try a cut one again only after pauses that
+double. The peer counts as lost after `silence_s`, not now."""
 
 
 def is_loopback(endpoint: str) -> bool:
@@ -100,5 +99,5 @@ class LinkSettings:
 
     @property
     def renewed_after_s(self) -> float:
-        """Seconds without a word after which a link gets a new connection: at least two fit into the silence."""
+        """Seconds without a message after which a link gets a new connection: at most half the silence."""
         return min(RENEWED_AFTER_S, self.silence_s / 2)

@@ -34,8 +34,7 @@ from weft_kvstore.wire.messages import (
 ShardMessages = Sequence[tuple[int, Message]]
 """Messages to send, each with its shard."""
 
-# --- A barrier: what a slot sends when it has pushed all of a step
-# -------------------------------------------------------
+# --- A barrier: what a slot sends when it has pushed all of a step ----------------------------------------------------
 
 
 class BarrierOperation(Operation):
@@ -115,7 +114,7 @@ class BarrierOperation(Operation):
 
 
 TRIES: Final = 10
-"""Steps that are proposed where any will do. Slots go on meanwhile, so each further try looks twice as far ahead."""
+"""How many steps are proposed where any will do. Slots train meanwhile, so each try is twice as far ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +141,8 @@ class Phase(Enum):
 
 
 class HyperOperation(Operation):
-    """It ends with the step from which the numbers hold. `_unanswered` has the message that each shard has not answered
-    yet; it is sent again on a new connection."""
+    """A change of hyper-parameters; the result is the step from which they hold. `_unanswered` are the messages that
+    shards have not answered, which are sent again on a new connection."""
 
     is_request = True
 
@@ -194,7 +193,7 @@ class HyperOperation(Operation):
         return ()
 
     def withdraw(self, shard: int) -> list[Message]:
-        """Withdraws the proposal, which shards need not hold any more; once it is decided nothing can be withdrawn."""
+        """Withdraws the proposal, unless it has been decided."""
         if self._phase not in {Phase.FIRST, Phase.REST}:
             return []
         return [(HyperSettle if shard else HyperDecide)(NOBODY, self._proposal, 0)]

@@ -84,17 +84,17 @@ Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
 
 
 class ClientCore:
-    """One slot's operations on all shards. `outcomes` collects what has ended, each operation once. `tick_at` is when
-    `tick` has something to do again; before that it does nothing. `process` are 16 bytes that are drawn once per
-    client; `incarnation` counts those that the slot has had, one after the other.
+    """One slot's operations on all shards. `outcomes` has operations that have ended, each once. `tick_at` is when
+    `tick` is due; before that it does nothing. `process` are 16 bytes that are drawn once per client; `incarnation`
+    counts the clients that the slot has had, one after the other.
 
-    A slot's calls of one key take effect in their order, whatever their priorities. A request, which is a message of
-    control and would overtake data, comes behind the values of its keys that were set before, and a push of these keys
-    behind that request.
+    A slot's calls of one key take effect in their order, whatever their priorities. A request is a control message,
+    which overtakes data: so it waits until values of its keys that were set before have arrived, and a push of these
+    keys waits for the request.
 
-    Invariants: `open` has what has begun and not ended, by number, and so in the order of deadlines. What is in
-    `outcomes` is in `open` no more, and no link will make it again. `_setting` are those that set values; `_held` what
-    comes behind some of them, and the numbers of these.
+    Invariants: `open` has operations that have begun and not ended, by number, and so in the order of deadlines. Those
+    in `outcomes` are not in `open`, and no link sends them again. `_setting` are open operations that set values;
+    `_held` are operations that wait for some of these, each with their numbers.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class ClientCore:
         if values.at:
             if link.arena.peer_memory is not None:
                 parts = parts_at(values, link.arena.peer_memory)
-            elif link.may_share:  # The shard's end is gone, or what it lends could not be mapped.
+            elif link.may_share:  # The shard's end is closed, or its memory could not be mapped.
                 link.connection.disconnected(now)
                 return True
             else:
@@ -291,7 +291,7 @@ class ClientCore:
         operation = None
         for request, received in value_runs(values, parts):
             operation = link.requests.get(request)
-            if operation is not None:  # Else it was given up meanwhile.
+            if operation is not None:  # Else it has failed or was cancelled.
                 ended = operation.received(shard, operation.write(shard, received))
                 if shard not in operation.pending:
                     del link.requests[request]
@@ -338,7 +338,7 @@ class ClientCore:
         self.links[shard].connection.disconnected(now)
 
     def tick(self, now: float) -> None:
-        """Deadlines, pings, silence. A tick that is late was due while this process stood still."""
+        """Checks deadlines, pings and silence. If it is late, this process was suspended: deadlines are extended."""
         late_s = now - self.tick_at
         if late_s < 0:
             return
@@ -380,7 +380,7 @@ class ClientCore:
         for runs in operation.runs.values():
             for run in runs:
                 run.cancelled = True  # A connection that breaks now need not bring it again.
-        operation.runs = {}  # They know it: its arrays go at once, not when the collector of cycles comes round.
+        operation.runs = {}  # Breaks a reference cycle, so that its arrays are freed at once.
         if isinstance(result, StepOutcome):
             self.encoders.follow(result)
         if error is None and operation.ends_step is not None:
@@ -397,7 +397,7 @@ class ClientCore:
                     self._start(one)
 
     def end_futures(self) -> None:
-        """Ends the futures of operations that have ended; for whoever does the I/O, at a time of its own."""
+        """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits."""
         outcomes, self.outcomes = self.outcomes, []
         for operation, result, error in outcomes:
             with suppress(InvalidStateError):  # A pull that has failed with a push that it waited for.
@@ -407,7 +407,7 @@ class ClientCore:
                     operation.future.set_result(result)
 
     def _withdraw(self, operation: Operation) -> None:
-        """What has not left of an operation that fails need not; its requests are not said again."""
+        """Cancels what has not left of an operation that fails, and its requests."""
         for shard in operation.pending:
             link = self.links[shard]
             for run in operation.runs.get(shard, ()):
@@ -417,7 +417,7 @@ class ClientCore:
                     link.say(message)
 
     def _unprepared(self, operation: Operation, error: Exception) -> StoreError:
-        """What becomes of an operation that could not be made."""
+        """The error of an operation that could not be prepared."""
         if isinstance(error, StoreRefusedError):
             return error
         if isinstance(error, MemoryError):
@@ -432,7 +432,7 @@ class ClientCore:
         return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
 
     def _end_overdue(self, now: float) -> list[int]:
-        """Ends what has taken too long. Which calls shards are to be asked for, since they are about to."""
+        """Fails operations that are overdue. Returns those that soon will be: shards are asked what they wait for."""
         asked = []
         for operation in list(self.open.values()):
             if operation.due_at - self._ask_before_s > now:

@@ -71,10 +71,10 @@ class ArenaFrames:
     """`memory` is the client's, while the shard has mapped it; `peer_memory` is then the shard's, if it shares any.
     `in_use`: a frame was put there, by this connection or before.
 
-    Invariants: `_shared_frames` has the frames of this connection that the shard may read: where they are, and which of
-    their fragments are the caller's own arrays; `_unread` has those of them that have arrived, each with these
-    fragments. `_left` is what earlier connections have there. `_read_before`: arrays of the caller may be read still
-    through an earlier connection; `_late` has arrived since."""
+    Invariants: `_shared_frames` are this connection's frames that the shard may read: their spans, and which of their
+    fragments are arrays of `gradient_buffer`. `_unread` are these fragments of the frames that have arrived. `_left`
+    are the spans of earlier connections. `_read_before`: the shard may still read arrays of `gradient_buffer` through
+    an earlier connection; `_late` are fragments that have arrived since."""
 
     __slots__ = (
         "_late",
@@ -184,9 +184,8 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
 
 
 # --- A client's link to one shard: what is asked of it, and what is under way -----------------------------------------
-# A connection that breaks may have lost anything. The next one begins with a Hello; after its Welcome, all pulls and
-# barriers that are not answered are asked again, and all slices that are not acknowledged are sent again. The shard
-# takes each in once.
+# A connection that breaks may have lost any message. The next one begins with a Hello. After its Welcome, all requests
+# that are not answered and all slices that are not acknowledged are sent again. The shard counts each once.
 
 
 class ClientLink:
@@ -235,7 +234,7 @@ class ClientLink:
         self.new_pulls: list[Operation] = []
         """What is to be asked for with the next `flush`."""
         self.acknowledge: list[int] = []
-        """Frames of values that have arrived and of which the shard has not been told."""
+        """Frames of values that have arrived and are not acknowledged."""
 
     def ask(self, request: Operation) -> None:
         """Says a request: at first, and again on each new connection until it is answered."""
@@ -252,7 +251,7 @@ class ClientLink:
             self.outgoing.append(encode(message, None, self.sent))
 
     def share(self, peer_memory: Array | None, *, taken: bool) -> None:
-        """The shard has mapped the client's memory, and lends its own; or neither any more."""
+        """Whether the shard has mapped the client's memory, and the shard's own, if it shares any."""
         self.arena.memory, self.arena.peer_memory = self._memory if taken else None, peer_memory
         self.outbox.shared = taken
 

@@ -112,7 +112,7 @@ class StoreClient(StoreCalls):
         it has to be quick. May be called on any thread, and while pushes are under way."""
         array = residual_array(self._slot)
 
-        def owed(found: dict[str, Array] | int) -> None:
+        def encoded(found: dict[str, Array] | int) -> None:
             if isinstance(found, int):
                 captured(MissedError(f"slot {self._slot} has encoded gradients of step {found - 1} already"))
                 return
@@ -120,7 +120,7 @@ class StoreClient(StoreCalls):
             captured(Captured(lambda: parts))
 
         name, encoders = f"capture of residuals at step {step}", self._core.encoders
-        self._on_encoders(name, lambda: encoders.capture(step, owed))
+        self._on_encoders(name, lambda: encoders.capture(step, encoded))
 
     def resume(self, snapshot: Snapshot, timeout_s: float) -> None:
         """Takes over the residuals of a snapshot, whatever slots there were: before anything is pushed. Raises

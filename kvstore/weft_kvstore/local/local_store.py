@@ -105,11 +105,11 @@ class LocalStore(_AtSlot):
         ]
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
-        """What other threads want done on the store's."""
+        """Work of other threads for the store's own."""
         self._closing = False
         self._reason = "the store was closed"
         self._wakes: SimpleQueue[None] = SimpleQueue()
-        """Something for each change, after it was made. It has no lock: a signal's handler may come at any time."""
+        """An item for each change, put after the change. It has no lock that a signal's handler could find held."""
         self._here = OtherThread(self._soon, lambda: self._closing)
         self._capture: Capture | None = None
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
@@ -170,7 +170,7 @@ class LocalStore(_AtSlot):
     def _hand_over(self, slot: int, operation: Operation) -> None:
         self._submitted.append((slot, operation))
         self._wakes.put(None)
-        if self._closing:  # The thread may have looked for the last time, before this was there.
+        if self._closing:  # The thread may have taken operations for the last time.
             self._refuse_submitted()
 
     def _run(self) -> None:
@@ -190,7 +190,7 @@ class LocalStore(_AtSlot):
             self._shard.close(self._reason)
 
     def _round(self) -> None:
-        """Carries messages both ways and merges the most urgent slice; sleeps where nothing was left to do."""
+        """Carries messages both ways and merges the most urgent slice; sleeps if there was nothing to do."""
         while self._asked:
             self._asked.popleft()()
         while (submitted := self._next_submitted()) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -13,14 +14,16 @@ from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.same_host.memory import ALIGNMENT, ArenaError, SharedMemory
 from weft_kvstore.sharding import Routing
 
+_log = logging.getLogger("weft.store")
+
 MAX_STAGING_BYTES: Final = 64 << 20
 """Of a client's staging area, for each shard: what a slot may be ahead of the others before its gradients travel as
 bytes."""
 
 
 def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
-    """Memory of a client for the gradients of its dense keys, and where each of those has its array, by key's index;
-    none where there can be none. Keys lie in the order of their buckets, so that what leaves together lies together."""
+    """Memory of a client for the gradients of its dense keys, and the offset of each key's array by the key's index;
+    None where it cannot be had. Keys are in the order of their buckets, so that what leaves together is contiguous."""
     offsets: dict[int, int] = {}
     stop = 0
     for bucket in routing.buckets:
@@ -30,7 +33,8 @@ def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
                 stop += -(-nbytes // ALIGNMENT) * ALIGNMENT
     try:
         return SharedMemory(stop, MAX_STAGING_BYTES * routing.shards), offsets
-    except ArenaError:
+    except ArenaError as error:
+        _log.info("payloads travel as bytes, also to shards of this host: %s", error)
         return None, {}
 
 

@@ -113,7 +113,7 @@ class Handover:
         return self._socket.fileno()
 
     def receive(self) -> None:
-        """Takes in what came. No harm if nothing did."""
+        """Reads the answer, or the end of the connection, if it is there."""
         if self._socket.fileno() < 0:
             return
         try:
@@ -140,7 +140,7 @@ class Handover:
             self.close(str(error))
 
     def close(self, reason: str = "closed") -> None:
-        """The client uses the shard's memory no more. Idempotent."""
+        """Ends the use of the shard's memory. Idempotent."""
         if self._socket.fileno() >= 0:
             self.accepted, self.peer_memory, self.reason = False, None, reason
             self._socket.close()
@@ -153,7 +153,7 @@ class Handover:
 class _Client:
     socket: socket.socket
     link: LinkId | None = None
-    """Once it has brought an arena."""
+    """Set once its arena is mapped."""
 
 
 class ArenaListener:
@@ -174,7 +174,7 @@ class ArenaListener:
         self._user = os.geteuid() if user is None else user
         self._clients: dict[int, _Client] = {}
         self._fails = False
-        """Whether the last client that wanted to connect could not be accepted."""
+        """Whether the last client could not be accepted, which is logged once."""
         self._socket = _packet_socket()
         try:
             self._socket.bind(address_of(self.name))
@@ -190,7 +190,7 @@ class ArenaListener:
         return self._epoll.fileno()
 
     def receive(self) -> None:
-        """Takes in what came. No harm if nothing did."""
+        """Accepts clients, reads their offers, and drops those that are gone."""
         for fd, _ in self._epoll.poll(0):
             client = self._clients.get(fd)
             if client is None:
@@ -216,8 +216,8 @@ class ArenaListener:
         self.close()
 
     def _accept(self) -> bool:
-        """Whether a client has connected. The listening socket tells of each once: where none can be accepted, since no
-        descriptor is left, it wakes nobody, and the next `receive` tries again."""
+        """Whether a client was accepted. The listening socket is edge-triggered: if no descriptor is left for a client,
+        the socket does not stay readable, and the next `receive` tries again."""
         try:
             one, _ = self._socket.accept()
         except BlockingIOError:

@@ -319,7 +319,10 @@ def test_a_gradient_is_always_the_same_array_of_the_arena_and_a_value_the_proces
     assert memory.gradient(2) is memory.gradient(2)
 
 
-def test_without_an_arena_arrays_are_the_processes_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_arena_arrays_are_the_processes_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "weft.store")
     alone = memory_of(key_of("a", (4,), 1), shared=False)
     assert alone.gradient(0) is alone.gradient(0)
     assert alone.gradient(0).tolist() == [0, 0, 0, 0]
@@ -328,5 +331,7 @@ def test_without_an_arena_arrays_are_the_processes_own(monkeypatch: pytest.Monke
     assert poor.gradient(0) is poor.gradient(0)
     assert poor.arena is not None
     assert poor.arena.put([[poor.gradient(0)]]) is None
+    assert caplog.records == []
     monkeypatch.delattr(os, "memfd_create")
     assert memory_of(key_of("a", (4,), 1)).arena is None
+    assert caplog.records[0].message.startswith("payloads travel as bytes, also to shards of this host: no memory of")
