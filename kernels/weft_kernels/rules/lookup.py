@@ -11,6 +11,7 @@ from typing import Any
 
 from weft_graph.errors import GraphFormatError
 from weft_graph.json_place import Place, shown
+from weft_graph.spelling import did_you_mean
 from weft_kernels.rules.compiled import compiled
 from weft_kernels.rules.record import Rule
 
@@ -37,7 +38,8 @@ def rule_from(rule: str | Mapping[str, Any]) -> Rule:
     name = rule if isinstance(rule, str) else rule.get("name")
     found = rules().get(name) if isinstance(name, str) else None
     if found is None:
-        raise ValueError(f"rule: {shown(name)} is none of {', '.join(sorted(rules()))}")
+        meant = did_you_mean(name, rules()) if isinstance(name, str) else ""
+        raise ValueError(f"rule: {shown(name)} is none of {', '.join(sorted(rules()))}{meant}")
     return found if isinstance(rule, str) else _started(found, rule)
 
 

@@ -19,14 +19,19 @@ import numpy as np
 from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
-from weft_kvstore.compression.description import Kind, StoreCompression
+from weft_graph.spelling import did_you_mean
+from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
 from weft_kvstore.description.check import DescriptionError, check_description, check_port, compiled_once, field_first
 from weft_kvstore.description.records import (
+    DTYPES,
     MAX_SLOTS,
     AverageDescription,
     CommitDescription,
+    EvictionDescription,
     GrowthDescription,
+    InitializerDescription,
     KeyDescription,
+    LossScaling,
     Merge,
     Mode,
     Sparse,
@@ -128,6 +133,20 @@ _HALF_KINDS: Final = {"float16": "fp16", "bfloat16": "bf16"}
 _WORDS: Final = {"kind": Kind, "mode": Mode, "merge": Merge, "update": Update, "sparse": Sparse}
 """Fields that are one of some words."""
 
+_PARTS: Final = {
+    "initializer": InitializerDescription,
+    "growth": GrowthDescription,
+    "eviction": EvictionDescription,
+    "commit": CommitDescription,
+    "loss_scaling": LossScaling,
+    "average": AverageDescription,
+    "compression": StoreCompression,
+    "gradients": CompressionDescription,
+    "merged": CompressionDescription,
+    "weights": CompressionDescription,
+}
+"""Fields that are mappings, and what their fields are of."""
+
 
 def described(document: Mapping[str, Any]) -> StoreDescription:
     """The description of a document: the arguments of `describe`, with `hyper` and a list of keys, each with its name
@@ -158,16 +177,28 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
 
 
 def _converted(document: Mapping[str, Any]) -> StoreDescription:
-    """The record of a whole description. Raises DescriptionError, which names the field and the words that may have
-    been meant."""
+    """The record of a whole description. Raises DescriptionError, which names the field and the words and fields that
+    may have been meant."""
     try:
         return description_from_json(document)
     except msgspec.ValidationError as invalid:
         error = field_first(str(invalid))
     field, _, what = error.partition(": ")
-    words = _WORDS.get(field.rpartition(".")[2])
-    if what.startswith("invalid enum value") and words is not None:
-        error += f", which is none of {', '.join(words)}"
+    last = field.rpartition(".")[2]
+    if what.startswith("invalid enum value") and last in _WORDS:
+        error += f", which is none of {', '.join(_WORDS[last])}"
+    elif last == "dtype" and "matching regex" in what:
+        number = int(field.removeprefix("keys[").partition("]")[0])
+        dtypes = ["bfloat16", *DTYPES.split("|")]
+        error = f"{field}: {document['keys'][number]['dtype']!r} is none of {', '.join(dtypes)}"
+    elif what.startswith("object contains unknown field"):
+        if last == "description":
+            known = [*_DEFAULTS, "keys"]
+        elif last in _PARTS:
+            known = list(_PARTS[last].__struct_fields__)
+        else:
+            known = ["key", *(of_key.name for of_key in dataclasses.fields(Key))]
+        error += did_you_mean(what.split("`")[1], known) or f"; known are {', '.join(known)}"
     elif field == "keys" and what.endswith("got `object`"):
         error = 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
     raise DescriptionError(error)
