@@ -87,8 +87,13 @@ class Interrupts:
 
 
 def _in_child() -> None:
-    """The thread that has forked is the main thread of the child."""
-    Interrupts.thread = threading.get_ident()
+    """The thread that has forked is the main thread of the child, where nothing is kept back any more."""
+    Interrupts.thread, Interrupts.are_held = threading.get_ident(), False
+    handler = _signal.getsignal(_INTERRUPT)
+    while isinstance(owner := getattr(handler, "__self__", None), Interrupts):
+        handler = owner._handler
+    if callable(handler):
+        _signal.signal(_INTERRUPT, handler)
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -409,7 +409,9 @@ def test_a_handler_that_sets_another_in_its_place_is_followed_by_that() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_interrupts_are_kept_back_on_the_main_thread_of_a_child_that_a_thread_has_forked() -> None:
+@pytest.mark.usefixtures("interruptible")
+def test_a_child_that_a_thread_forks_has_its_own_main_thread_and_the_handler_of_sigint() -> None:
+    """Also where the main thread of the parent has it kept back: nobody in the child would ever let it through."""
     codes: list[int] = []
 
     def fork() -> None:
@@ -417,12 +419,14 @@ def test_interrupts_are_kept_back_on_the_main_thread_of_a_child_that_a_thread_ha
             warnings.simplefilter("ignore")  # Others warn of a fork among threads, which is what this is about.
             child = os.fork()
         if not child:
-            os._exit(0 if Interrupts.thread == threading.get_ident() else 1)
+            is_right = Interrupts.thread == threading.get_ident() and not Interrupts.are_held
+            os._exit(0 if is_right and signal.getsignal(signal.SIGINT) is signal.default_int_handler else 1)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
-    thread = threading.Thread(target=fork)
-    thread.start()
-    thread.join()
+    with Interrupts(), Interrupts():
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
     assert codes == [0]
     assert Interrupts.thread == threading.get_ident()
 
