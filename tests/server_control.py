@@ -93,7 +93,8 @@ class World:
 
     def agent(self, kind: AgentKind, name: str, pid: int | None = None) -> str:
         pid = next(self.pids) if pid is None else pid
-        registration = Registration(kind=kind, name=name, pid=pid)
+        device = f"device of process {pid}" if kind is AgentKind.WORKER else ""
+        registration = Registration(kind=kind, name=name, pid=pid, device=device)
         registered, instructions = self.controller.register(registration, self.now)
         self.carry_out(instructions)
         return registered.id

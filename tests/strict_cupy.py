@@ -166,6 +166,7 @@ class Graph:
 
 class Device(nullcontext[None]):
     compute_capability = "80"
+    id = 0
 
 
 class StrictCupy(StrictModule):
@@ -181,7 +182,9 @@ class StrictCupy(StrictModule):
             Event=Event,
             alloc_pinned_memory=lambda nbytes: bytearray([GARBAGE]) * nbytes,
             get_default_memory_pool=lambda: SimpleNamespace(used_bytes=lambda: 0),
-            runtime=SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
+            runtime=SimpleNamespace(
+                CUDARuntimeError=CUDARuntimeError, getDeviceProperties=lambda number: {"name": b"Strict GPU"}
+            ),
             MemoryPool=lambda: SimpleNamespace(malloc=None, total_bytes=lambda: 0),
             using_allocator=lambda malloc: nullcontext(),
         )

@@ -59,6 +59,10 @@ class StrictDevice:
     def synchronize(self) -> None:
         pass
 
+    @property
+    def title(self) -> str:
+        return self.name
+
     def allow_tf32(self, allowed: bool) -> bool:
         return True
 

@@ -710,6 +710,10 @@ def test_agents_are_a_table_and_none_says_what_starts_some(run: Run) -> None:
     out = run(answers(AgentList(agents=[agent])), "agents").stdout
     for part in ("shard-0", "shard", "alive", "job-1", "7"):
         assert part in out
+    worker = agent.model_copy(update={"name": "worker-0", "kind": AgentKind.WORKER, "device": "cuda:0 NVIDIA H100"})
+    _, _, first, second = run(answers(AgentList(agents=[agent, worker])), "agents").stdout.splitlines()
+    assert re.search(r"shard-0 +shard +alive +- ", first)
+    assert re.search(r"worker-0 +worker +alive +cuda:0 NVIDIA H100 ", second)
     assert "weft up" in run(answers(AgentList(agents=[])), "agents").stdout
     assert json.loads(run(answers(AgentList(agents=[agent])), "agents", "-o", "json").stdout)["agents"][0]["pid"] == 7
 
@@ -890,6 +894,7 @@ def test_80_columns_hold_a_line_for_each_job_and_agent(run: Run, monkeypatch: py
         AgentInfo(
             id=name, kind=AgentKind(name.split("-")[0]), name=name, pid=4194304, state=AgentState.ALIVE,
             registered_at=START, silent_s=0.3, jobs=[each.id for each in listed],
+            device="cuda:0 NVIDIA H100 80GB HBM3",
         )
         for name in ("shard-number-0", "worker-number-1")
     ]  # fmt: skip

@@ -142,11 +142,15 @@ def test_a_daemon_that_is_started_again_under_its_name_replaces_the_dead_one_at_
     (dead, other), shards = world.agents()
     world.submit(plan(max_restarts=1))
     world.bring_to(JobState.RUNNING)
+    devices = {agent.id: agent.device for agent in world.controller.agents(world.now)}
+    assert world.jobs["job"].devices == [devices[dead], devices[other]]
     if how == "hung up":
         world.controller.hung_up(dead)
     else:
         world.tick(5.2, alive=[other, *shards])
-    world.agent(WORKER, "worker-0")
+    new = world.agent(WORKER, "worker-0")
+    devices |= {agent.id: agent.device for agent in world.controller.agents(world.now)}
+    assert world.jobs["job"].devices == [devices[new], devices[other]] != [devices[dead], devices[other]]
     assert sorted(agent.state for agent in world.controller.agents(world.now) if agent.name == "worker-0") == [
         ALIVE,
         LOST,

@@ -383,6 +383,11 @@ def test_another_thread_uses_the_device_once_a_capture_has_ended(made: Made) -> 
     assert not cupy.streams[0].is_invalid
 
 
+def test_a_gpu_is_called_by_its_number_and_model(made: Made) -> None:
+    device, _ = made()
+    assert device.title == "cuda:0 Strict GPU"
+
+
 @pytest.mark.parametrize(
     ("allowed", "capability", "kind"), [(False, "90", "DEFAULT"), (True, "80", "TF32"), (True, "75", "DEFAULT")]
 )

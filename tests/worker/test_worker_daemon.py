@@ -190,7 +190,7 @@ def test_a_child_has_all_modules_that_a_small_job_needs_from_its_fork_on(served,
 
 def test_a_worker_registers_under_its_name(served):
     assert served.registration.kind is AgentKind.WORKER
-    assert served.registration.name == "worker-0"
+    assert (served.registration.name, served.registration.device) == ("worker-0", "cpu")
 
 
 def test_an_allocation_is_carried_out_and_told_and_the_next_one_too(served, job):

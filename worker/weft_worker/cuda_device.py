@@ -88,6 +88,11 @@ class CudaDevice:
         self._waiting: SimpleQueue[_Copy] = SimpleQueue()
         threading.Thread(target=self._complete, name=f"copies-{self.name}", daemon=True).start()
 
+    @property
+    def title(self) -> str:
+        properties = self._cupy.cuda.runtime.getDeviceProperties(self._device.id)
+        return f"{self.name} {properties['name'].decode()}"
+
     @contextmanager
     def use(self) -> Iterator[None]:
         depth = getattr(self._here, "depth", 0)

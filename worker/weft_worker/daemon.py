@@ -31,14 +31,14 @@ class WorkerDaemon:
         forkserver = Forkserver(CHILD)
         try:
             forkserver.start()
-            fault = self._device_fault(forkserver)
-            if fault is not None:
-                raise DeviceError(fault)  # It is better said now than by every job.
+            device = self._device(forkserver)  # What is wrong is better said now than by every job.
         except BaseException:
             forkserver.close()
             raise
         most = settings.job_memory or memory_bytes() if settings.device == "cpu" else None
-        registration = Registration(kind=AgentKind.WORKER, name=settings.name, pid=os.getpid(), job_memory_bytes=most)
+        registration = Registration(
+            kind=AgentKind.WORKER, name=settings.name, pid=os.getpid(), job_memory_bytes=most, device=device
+        )
         self._daemon = AgentDaemon(settings, registration, forkserver, self._task, at_once=1, join=join)
 
     def run(self, stop: threading.Event) -> None:
@@ -55,11 +55,15 @@ class WorkerDaemon:
             "allocation": None if allocation is None else allocation.model_dump(mode="json"),
         }
 
-    def _device_fault(self, forkserver: Forkserver) -> str | None:
-        """Asks a child, which ends then."""
+    def _device(self, forkserver: Forkserver) -> str:
+        """The device's title. Asks a child, which ends then. Raises DeviceError."""
         if self._settings.device == "cpu":
-            return None
+            return "cpu"
         child = forkserver.fork()
         child.send(self._task(None))
         said = list(child.lines())
-        return said[0]["fault"] if said else f"device {self._settings.device!r} cannot be tried: {child.ending}"
+        if said and "title" in said[0]:
+            return str(said[0]["title"])
+        raise DeviceError(
+            said[0]["fault"] if said else f"device {self._settings.device!r} cannot be tried: {child.ending}"
+        )

@@ -37,6 +37,10 @@ class Device(Protocol):
         """As in the settings: `cpu`, `cuda:0`."""
 
     @property
+    def title(self) -> str:
+        """The name, and of a GPU its model: `cuda:0 NVIDIA H100 80GB HBM3`."""
+
+    @property
     def xp(self) -> Any:
         """The array module of this device's arrays."""
 
@@ -88,7 +92,7 @@ class CapturingDevice(Protocol):
 class CpuDevice:
     """NumPy, in this process's memory."""
 
-    name = CPU
+    name = title = CPU
     xp = np
 
     def use(self) -> AbstractContextManager[Any]:

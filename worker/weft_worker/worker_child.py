@@ -42,7 +42,7 @@ from weft_worker.settings import RunSettings
 
 
 class WorkerTask(BaseModel):
-    """All that a child needs: a job's slot. Without one it only tries the device, and says whether it is there. `name`,
+    """All that a child needs: a job's slot. Without one it only tries the device, and says which it is. `name`,
     `server`, `token` and `data_roots` are of `WorkerSettings`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -80,7 +80,7 @@ def main(channel: socket.socket) -> None:
             channel.sendall(json.dumps(line).encode() + b"\n")
 
     if task.allocation is None:
-        say({"fault": device_fault(task.settings.device)})
+        say(device_found(task.settings.device))
         return
     stop = start_daemon(task.name)
     tune_process()
@@ -113,13 +113,12 @@ def main(channel: socket.socket) -> None:
         over.wait()
 
 
-def device_fault(name: str) -> str | None:
-    """Why there is no such device; None where there is."""
+def device_found(name: str) -> dict[str, str]:
+    """`title` of the device of that name, or `fault`: why there is none."""
     try:
-        open_device(name)
+        return {"title": open_device(name).title}
     except DeviceError as error:
-        return str(error)
-    return None
+        return {"fault": str(error)}
 
 
 class Listening:

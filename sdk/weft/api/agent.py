@@ -65,6 +65,8 @@ class Registration(Model):
     job_memory_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
     """The most private memory that a job's process may take there: a job that needs more is not given to it. None where
     nobody knows, as on a GPU."""
+    device: Annotated[str, Field(max_length=200)] = ""
+    """What a worker computes on: `cpu`, or a GPU's number and model, `cuda:0 NVIDIA H100`. Empty of a shard."""
 
 
 class Registered(Model):
@@ -309,6 +311,8 @@ class AgentInfo(Model):
     registered_at: datetime
     silent_s: float
     """Seconds since its last heartbeat."""
+    device: str = ""
+    """What a worker computes on, as in its registration."""
     jobs: list[Identifier]
     """Jobs that have not ended in which it holds a place, or did when it was lost."""
 

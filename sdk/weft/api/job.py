@@ -308,6 +308,8 @@ class Job(Model):
     traffic: Traffic = Field(default_factory=Traffic)
     workers: int
     shards: int
+    devices: list[str] = Field(default_factory=list)
+    """What its workers compute on, by slot: `cpu`, or a GPU's number and model; none before it is placed."""
     restarts: int = 0
     """How often it went on after a process or an agent of it was lost."""
     snapshot: Count | None = None

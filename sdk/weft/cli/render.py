@@ -104,6 +104,8 @@ def job_lines(job: Job, spec: JobSpec, now: datetime) -> Table:
     for label, text in _training(spec):
         made.add_row(label, Text(escaped(text)))
     made.add_row("on", places(job.workers, job.shards))
+    if devices := [device for device in dict.fromkeys(job.devices) if device]:
+        made.add_row("device", Text(escaped(", ".join(devices))))
     traffic, done = job.traffic, job.progress.step
     if traffic.sent_bytes or traffic.received_bytes:
         total = traffic.sent_bytes + traffic.received_bytes
@@ -162,13 +164,15 @@ def agents_table(agents: Sequence[AgentInfo], width: int) -> Table:
 
 
 def _agents_table(agents: Sequence[AgentInfo], *, short: bool) -> Table:
-    made = table("name", "kind", "state", "jobs", "heard", "pid")
+    devices = ("device",) if any(agent.device for agent in agents) else ()
+    made = table("name", "kind", "state", *devices, "jobs", "heard", "pid")
     for agent in agents:
         style = {AgentState.ALIVE: "green", AgentState.SUSPECTED: "yellow"}.get(agent.state, "red")
         made.add_row(
             agent.name,
             agent.kind.value,
             Text(agent.state.value, style),
+            *(Text(escaped((agent.device.split(" ")[0] if short else agent.device) or "-")) for _ in devices),
             _first_of(agent.jobs) if short else ", ".join(agent.jobs) or "-",
             f"{ago(timedelta(seconds=agent.silent_s))} ago",
             str(agent.pid),

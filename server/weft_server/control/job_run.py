@@ -170,6 +170,7 @@ class JobRun:
     ) -> None:
         """PLACED: gives every place to an agent, and tells the shards."""
         self.leases.fill(placement, agents, term, new_pair)
+        self.log.set(devices=[agents(each).registration.device for each in placement.workers])
         self._move(JobEvent.PLACED, now)
         who = ", ".join(lease.who for lease in self.leases.by_id.values())
         keeper = self.leases.keeper
@@ -179,11 +180,14 @@ class JobRun:
 
     def refill(self, placement: Placement, agents: Callable[[str], Agent], now: Timestamp) -> None:
         """Other agents go on in the slots of workers that were lost."""
+        devices = list(self.job.devices)
         for lease in self.leases.refill(placement, agents):
+            if lease.place < len(devices):  # None are known of a job that an earlier release has placed.
+                devices[lease.place] = agents(lease.agent).registration.device
             self.log.say(
                 f"{lease.who} takes over, and repeats the step that was interrupted; no other step is repeated", now
             )
-        self.log.set(reason=self._standing)
+        self.log.set(reason=self._standing, devices=devices)
         self._refilled = now.seconds
         self._await(self.state, now)
 

@@ -177,6 +177,7 @@ class Agent:
             state=self.state,
             registered_at=self.registered.at,
             silent_s=round(max(0.0, now.seconds - self.heard), 3),
+            device=self.registration.device,
             jobs=sorted({lease.job for lease in self.leases.values()}),
         )
 
