@@ -62,7 +62,7 @@ class PushLog:
         """`counts` has by key how many steps have begun."""
         self._counts = {} if counts is None else counts
         self.skipped: dict[str, tuple[int, int]] = {}
-        """By key, where its last push has skipped steps: its step, and the count before it."""
+        """By key, where a push under way has skipped steps: its step, and the count before it."""
         self.has_failed = False
         """Whether any step has failed and was not pushed again."""
         self._under_way: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
@@ -76,12 +76,13 @@ class PushLog:
         """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
 
     def begin(self, names: Sequence[str], steps: Sequence[int], counts_before: Sequence[int]) -> None:
-        """Before these steps are counted: which of them skip others. If such a push is refused before the key's next
-        one, its step was a slip of the caller, and has not begun."""
+        """Before these steps are counted: which of them skip others. If such a push is refused before an earlier step
+        is pushed, its step was a slip of the caller: neither that nor a later one has begun."""
         for name, step, before in zip(names, steps, counts_before, strict=True):
-            self.skipped.pop(name, None)
+            if name in self.skipped and step <= self.skipped[name][0]:
+                del self.skipped[name]
             if step > before:
-                self.skipped[name] = step, before
+                self.skipped.setdefault(name, (step, before))
 
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any], *, again: bool = False) -> None:
         """Records a push that has begun. `again`: some of its steps may have been pushed before."""
@@ -129,11 +130,13 @@ class PushLog:
                 lost[name] = step
                 if isinstance(error, StoreClosedError):
                     continue  # Nobody can push it again.
-                skipped_to, before = self.skipped.get(name, (None, 0))
-                if step == skipped_to and isinstance(error, StoreRefusedError):
-                    del self.skipped[name]
-                    self._counts[name] = before
-                    continue
+                is_refused = isinstance(error, StoreRefusedError)
+                if self.skipped.get(name, (None, 0))[0] == step:
+                    _, before = self.skipped.pop(name)
+                    if is_refused:
+                        self._counts[name] = before
+                if is_refused and step >= self._counts.get(name, MAX_STEP):
+                    continue  # It has not begun.
                 one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
                 self.has_failed = is_recorded = True
                 if one.is_refused or len(failed) < MOST_SILENT:
@@ -152,11 +155,16 @@ class PushLog:
     def _ended(self, pushed: Future[Any]) -> None:
         """A push has ended, so that no step waits to fail with it: nothing that ended is kept, nor its values."""
         names, steps = self._under_way.pop(pushed)
+        if self.skipped and error_of(pushed) is None:
+            with self._lock:
+                for name, step in zip(names, steps, strict=True):
+                    if self.skipped.get(name, (None, 0))[0] == step:
+                        del self.skipped[name]
         if self._again:
             with self._lock:
-                for step in zip(names, steps, strict=True):
-                    if self._again.get(step) is pushed:
-                        del self._again[step]
+                for key in zip(names, steps, strict=True):
+                    if self._again.get(key) is pushed:
+                        del self._again[key]
 
 
 # --- The steps that a slot has begun, by key, so that its user need not number them -----------------------------------

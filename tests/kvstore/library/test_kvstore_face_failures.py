@@ -81,6 +81,29 @@ def test_a_step_that_skips_others_and_is_refused_has_not_begun(
     assert store.pushpull(["w", "b"], [ones(2)] * 2).result(WAIT_S)[0].tolist() == [-2.0, -2.0]
 
 
+@pytest.mark.parametrize("steps", [(40, 41), (40, None), (40, 80)])
+def test_nor_have_steps_that_were_pushed_behind_it(
+    make: Make, caplog: pytest.LogCaptureFixture, steps: tuple[int, int | None]
+) -> None:
+    (store,) = make(describe({"w": zero(2)}, rule="sgd", lr=1.0))
+    for push in [store.push("w", ones(2), step=step) for step in steps]:
+        assert refused(push)
+    assert (store.steps("w"), caplog.text) == (0, "")
+    assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-1.0, -1.0]
+
+
+def test_a_push_behind_a_step_that_skipped_others_and_has_ended_keeps_its_count() -> None:
+    counts = {"w": 0}
+    log, first, second = PushLog(counts), StoreFuture[None](), StoreFuture[None]()
+    for step, push in [(2, first), (3, second)]:
+        log.begin(["w"], [step], [counts["w"]])
+        counts["w"] = step + 1
+        log.add(["w"], [step], push, again=True)
+    first.set_result(None)
+    second.set_exception(StoreRefusedError("far"))
+    assert (counts["w"], log.skipped, log.failed("w", 4) is not None) == (4, {}, True)
+
+
 def test_a_push_behind_a_step_that_skips_others_keeps_its_count() -> None:
     counts = {"w": 0}
     log, slip, second = PushLog(counts), StoreFuture[None](), StoreFuture[None]()
