@@ -263,11 +263,12 @@ def test_a_batch_is_normalized_in_two_passes_where_it_lies(leads: bool, xp: Any)
             np.testing.assert_allclose(to_host(one), wanted, rtol=1e-4, atol=2e-5)
 
 
-def test_a_layers_gradients_are_summed_over_many_rows(xp: Any) -> None:
-    """More rows than the parts that a column is cut into, and more elements than a block has threads."""
+@pytest.mark.parametrize(("rows", "elements"), [(150, 3), (3, 300)])
+def test_a_layers_gradients_are_summed_over_many_rows(xp: Any, rows: int, elements: int) -> None:
+    """More rows than the parts that a column is cut into; more elements than a block has threads."""
     draw = np.random.default_rng(6)
-    x, g = (draw.normal(1, 2, size=(150, 300)).astype(np.float32) for _ in range(2))
-    scale, bias = (draw.uniform(0.5, 2, size=300).astype(np.float32) for _ in range(2))
+    x, g = (draw.normal(1, 2, size=(rows, elements)).astype(np.float32) for _ in range(2))
+    scale, bias = (draw.uniform(0.5, 2, size=elements).astype(np.float32) for _ in range(2))
     forward = Node("LayerNormalization", "n", ("x", "s", "b"), ("y", "mean", "inverse"))
     backward = Node("LayerNormalizationGrad", "n", ("g", "x", "s", "mean", "inverse"), ("dx", "ds"), {}, "weft")
     host: list[Any] = [x, scale, bias]

@@ -173,11 +173,13 @@ def test_what_does_not_fit_the_description_fails_its_future(
     assert got(store, "t", ints(8), 0).shape == (1, 2)
 
 
-def test_a_pull_of_rows_that_waits_too_long_says_for_whom(make: Make) -> None:
-    stores = make(simple(table_of("t", (9, 2), 3), slots=3, shards=1), LinkSettings(request_timeout_s=4.0))
-    stores[1].push_rows("t", 0, ints(1), ones(1, 2)).result(WAIT_S)
-    with pytest.raises(StoreTimeoutError, match=r"pull of rows of key 't', version 1 .*step 0 waits for slots 0, 2"):
-        got(stores[1], "t", ints(1), 1)
+def test_a_pull_of_rows_that_waits_too_long_says_for_whom() -> None:
+    told = r"pull of rows of key 't', version 1 .*step 0 waits for slots 0, 2"
+    described = simple(table_of("t", (9, 2), 3), slots=3, shards=1)
+    with stores_of("local", described, LinkSettings(request_timeout_s=0.1)) as stores:
+        stores[1].push_rows("t", 0, ints(1), ones(1, 2)).result(WAIT_S)
+        with pytest.raises(StoreTimeoutError, match=told):
+            got(stores[1], "t", ints(1), 1)
 
 
 def test_to_push_rows_and_to_declare_nothing_is_a_contradiction(make: Make) -> None:
@@ -351,7 +353,7 @@ def test_in_async_a_slot_waits_for_itself_alone_unless_it_asks_for_all(make: Mak
 
 def test_in_async_each_push_counts_once_and_in_the_slots_order(make: Make) -> None:
     described = simple(constant(key_of("w", (300,), 2), 0.0), slots=2, mode=Mode.ASYNC, rule="adagrad")
-    stores = make(described, LinkSettings(request_timeout_s=1.5))
+    stores = make(described)
     for step in (2, 1, 1, 0, 0, 2):
         stores[0].push("w", step, (step + 1) * ones(300)).result(WAIT_S)
     value = stores[0].pull("w", 3).result(WAIT_S)
@@ -362,10 +364,18 @@ def test_in_async_each_push_counts_once_and_in_the_slots_order(make: Make) -> No
     assert value.tobytes() == weight.tobytes()
     with pytest.raises(StoreRefusedError, match=r"step 6: more than 2 steps ahead of step 3, .*slots \[0\]"):
         stores[0].push("w", 6, ones(300)).result(WAIT_S)
-    with pytest.raises(StoreTimeoutError, match=r"version 4 .*step 3 waits for slots 0"):
-        stores[0].pull("w", 4).result(WAIT_S)
-    with pytest.raises(StoreTimeoutError, match=r"version 3 .*step 0 waits for slots 1"):
-        stores[0].pull("w", 3, settled=True).result(WAIT_S)
+
+
+def test_in_async_a_pull_that_waits_too_long_says_for_whom() -> None:
+    described = simple(constant(key_of("w", (300,), 2), 0.0), slots=2, mode=Mode.ASYNC)
+    with stores_of("local", described, LinkSettings(request_timeout_s=0.1)) as stores:
+        for step in range(3):
+            stores[0].push("w", step, ones(300)).result(WAIT_S)
+        late = [stores[0].pull("w", 4), stores[0].pull("w", 3, settled=True)]
+        with pytest.raises(StoreTimeoutError, match=r"version 4 .*step 3 waits for slots 0"):
+            late[0].result(WAIT_S)
+        with pytest.raises(StoreTimeoutError, match=r"version 3 .*step 0 waits for slots 1"):
+            late[1].result(WAIT_S)
 
 
 @pytest.mark.parametrize(
