@@ -159,35 +159,37 @@ class ValueCalls:
         call = "push"
         if priority:
             check_priority(priority, self._registry.call(call))
-        keys = self._keys(call, key, pushes=True)
+        return self._begin_push(call, self._keys(call, key, pushes=True), gradient, step, priority)
+
+    def _begin_push(self, call: str, keys: _Keys, gradient: Any, step: int | None, priority: int) -> Future[None]:
+        """Gradients that are not yet what the store takes are checked, brought to the host, and added up."""
         arrays = keys.known.fitting(gradient, single=keys.single) if keys.is_plain else None
+        parts: list[Sequence[Any]] | None = None
         if arrays is None:
-            return self._push_converted(call, keys, gradient, step, priority)
-
-        return self._steps.push(call, keys.names, step, arrays, partial(self._push, keys, priority))
-
-    def _push(self, keys: _Keys, priority: int, steps: list[int], hosts: list[Array]) -> Future[None]:
-        def begin(some: KeySet, step: int, which: Sequence[int] | None) -> Future[None]:
-            arrays = hosts if which is None else [hosts[one] for one in which]
-            return self._store.push(some, step, arrays, priority=priority)
-
-        return self._at_each(keys, steps, begin)
-
-    def _push_converted(self, call: str, keys: _Keys, gradient: Any, step: int | None, priority: int) -> Future[None]:
-        """Of gradients that are not yet what the store takes: they are checked, brought to the host, and added up."""
-        _, _, _, (gradients,) = self._registry.listed(call, keys.given[0] if keys.single else keys.given, gradient)
-        arrays = self._wholes(call, keys.given, keys.specs, gradients, "gradient")
-        parts = [one.arrays if isinstance(one, _Several) else (one,) for one in arrays]
+            given = keys.given[0] if keys.single else keys.given
+            _, _, _, (gradients,) = self._registry.listed(call, given, gradient)
+            wholes = self._wholes(call, keys.given, keys.specs, gradients, "gradient")
+            parts = [one.arrays if isinstance(one, _Several) else (one,) for one in wholes]
+            arrays = [one for some in parts for one in some]
 
         def send(steps: list[int], hosts: list[Array]) -> Future[None]:
-            brought = iter(hosts)
-            sums = []
-            for spec, some in zip(keys.specs, parts, strict=True):
-                mine = [next(brought) for _ in some]
-                sums.append(mine[0] if len(mine) == 1 else sum_of(mine, np.dtype(spec.dtype)))
-            return self._push(keys, priority, steps, _as_kept(keys.specs, sums))
+            sums = hosts
+            if parts is not None:
+                brought = iter(hosts)
+                groups = [[next(brought) for _ in some] for some in parts]
+                added = [
+                    some[0] if len(some) == 1 else sum_of(some, np.dtype(spec.dtype))
+                    for spec, some in zip(keys.specs, groups, strict=True)
+                ]
+                sums = _as_kept(keys.specs, added)
 
-        return self._steps.push(call, keys.names, step, [one for some in parts for one in some], send)
+            def begin(some: KeySet, step: int, which: Sequence[int] | None) -> Future[None]:
+                arrays = sums if which is None else [sums[one] for one in which]
+                return self._store.push(some, step, arrays, priority=priority)
+
+            return self._at_each(keys, steps, begin)
+
+        return self._steps.push(call, keys.names, step, arrays, send)
 
     @overload
     def pull(
@@ -215,62 +217,50 @@ class ValueCalls:
         if priority:
             check_priority(priority, self._registry.call(call))
         keys = self._keys(call, key, pushes=False)
-        outs = None if out is None else keys.known.fitting(out, single=keys.single, writable=True)
-        if not keys.is_plain or (out is not None and outs is None):
-            return self._pull_converted(call, keys, out, version, settled=settled, priority=priority)
-        send = partial(self._pull, keys, outs, settled=settled, priority=priority, checks_steps=version is None)
-        return self._steps.pull(call, keys.names, version, [], partial(send, single=keys.single))
+        return self._begin_pull(call, keys, out, version, settled=settled, priority=priority)
 
-    def _pull(
-        self,
-        keys: _Keys,
-        outs: Sequence[Array | None] | None,
-        versions: list[int],
-        _: list[Array],
-        *,
-        settled: bool,
-        priority: int,
-        checks_steps: bool,
-        single: bool = False,
-    ) -> Future[Any]:
-        """`checks_steps`: the versions of keys that were not checked yet are compared with the steps begun. Where all
-        have one of `outs`, the store writes these itself."""
-        checks_steps = checks_steps and not self._steps.unchecked.isdisjoint(keys.names)
-
-        def begin(some: KeySet, version: int, which: Sequence[int] | None) -> Future[Any]:
-            own: Any = outs if outs is None or which is None else [outs[one] for one in which]
-            own = None if own is None or type(None) in map(type, own) else own
-            wanted = some if len(some) <= MAX_RUNS else some.names
-            if not checks_steps:
-                return self._store.pull(wanted, version, settled=settled, out=own, single=single, priority=priority)
-
-            def values(pulled: list[Pulled]) -> Any:
-                self._steps.check_steps(some.names, pulled[0].highest)
-                return pulled[0].values[0] if single else pulled[0].values
-
-            pulled = self._store.pull_versions(some.names, version, settled=settled, out=own, priority=priority)
-            return joined([pulled], values)
-
-        return self._at_each(keys, versions, begin)
-
-    def _pull_converted(
+    def _begin_pull(
         self, call: str, keys: _Keys, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
-        """Into arrays that the store cannot write itself, or of another type than it has."""
-        outs = self._outs(call, keys, out)
-        firsts = [group[0][1] if group else None for group in outs]
-        own = [
-            one if isinstance(one, np.ndarray) and one.flags.c_contiguous and not spec.half else None
-            for spec, one in zip(keys.specs, firsts, strict=True)
-        ]
-        checks_steps = version is None
+        """The store itself writes arrays of `out` that it can; others, and those of another type than its, are written
+        from what was pulled."""
+        outs: Sequence[Array | None] | None
+        outs = None if out is None else keys.known.fitting(out, single=keys.single, writable=True)
+        groups: Outs | None = None
+        if not keys.is_plain or (out is not None and outs is None):
+            groups = self._outs(call, keys, out)
+            firsts = [group[0][1] if group else None for group in groups]
+            outs = [
+                one if isinstance(one, np.ndarray) and one.flags.c_contiguous and not spec.half else None
+                for spec, one in zip(keys.specs, firsts, strict=True)
+            ]
+        single = keys.single and groups is None
 
-        def send(versions: list[int], _: list[Array]) -> Future[list[Array]]:
-            pulled = self._pull(keys, own, versions, _, settled=settled, priority=priority, checks_steps=checks_steps)
-            return joined([pulled], lambda found: _as_given(keys.specs, found[0]))
+        def send(versions: list[int], _: list[Array]) -> Future[Any]:
+            """The versions of keys that were not checked yet are compared with the steps begun."""
+            checks_steps = version is None and not self._steps.unchecked.isdisjoint(keys.names)
+
+            def begin(some: KeySet, version: int, which: Sequence[int] | None) -> Future[Any]:
+                own: Any = outs if outs is None or which is None else [outs[one] for one in which]
+                own = None if own is None or type(None) in map(type, own) else own
+                wanted = some if len(some) <= MAX_RUNS else some.names
+                if not checks_steps:
+                    return self._store.pull(wanted, version, settled=settled, out=own, single=single, priority=priority)
+
+                def values(pulled: list[Pulled]) -> Any:
+                    self._steps.check_steps(some.names, pulled[0].highest)
+                    return pulled[0].values[0] if single else pulled[0].values
+
+                pulled = self._store.pull_versions(some.names, version, settled=settled, out=own, priority=priority)
+                return joined([pulled], values)
+
+            found = self._at_each(keys, versions, begin)
+            return found if groups is None else joined([found], lambda values: _as_given(keys.specs, values[0]))
 
         found = self._steps.pull(call, keys.names, version, [], send)
-        return self._traffic.deliver(self._registry.call(call), keys.names, found, outs, single=keys.single)
+        if groups is None:
+            return found
+        return self._traffic.deliver(self._registry.call(call), keys.names, found, groups, single=keys.single)
 
     @overload
     def pushpull(
@@ -304,13 +294,9 @@ class ValueCalls:
             if begun is not None:
                 return begun
         self._outs(call, keys, out)  # What `pull` would refuse, before something is begun that belongs to it.
-        pushed: Future[None] = (
-            self._push_converted(call, keys, gradient, step, priority)
-            if arrays is None
-            else self._steps.push(call, keys.names, step, arrays, partial(self._push, keys, priority))
-        )
+        pushed = self._begin_push(call, keys, gradient, step, priority)
         version = None if step is None else step + 1
-        pulled = self._pull_converted(call, keys, out, version, settled=False, priority=priority)
+        pulled = self._begin_pull(call, keys, out, version, settled=False, priority=priority)
         return joined([pulled, pushed], itemgetter(0))
 
     def pull_state(self, key: UserKey | Keys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
