@@ -320,7 +320,7 @@ class ClientCore:
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A run was refused. One of several calls is sent again, call by call: most of them are right."""
-        frame = link.outbox.in_flight(message.frame)
+        frame = link.outbox.frames.get(message.frame)
         runs = [] if frame is None else frame.runs()
         if message.run >= len(runs):
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")

@@ -93,6 +93,8 @@ class Peer:
         self.held: Counter[int] = Counter()
         self._shared_frames: dict[int, Sequence[Span]] = {}
         """By frame under way, where its bytes are in the shard's own memory."""
+        self._unread: list[Fragment[AnswerEntry, Pin]] = []
+        """What was under way of cancelled answers on earlier connections."""
         self._answers: dict[int, dict[int, AnswerRun]] = {}
         """The runs of each request that wait in the outbox, by their id()."""
 
@@ -116,11 +118,15 @@ class Peer:
             for spans in self._shared_frames.values():  # The process reads nothing of its last connection any more.
                 memory.free(spans)
         self._shared_frames.clear()
+        _release(self._unread)
+        self._unread.clear()
 
     def disconnect(self) -> None:
         """The connection is gone. What it has not brought waits for the process's next one."""
         self.identity = None
         self.measures = {}
+        frames = self.outbox.frames.values()
+        self._unread += [one for frame in frames for one in frame.fragments if one.run.cancelled]
         for run in self.outbox.requeue():
             self._answers.setdefault(run.entry.request, {})[id(run)] = run
         self.unrepeated = {*self.pulls, *self._answers}
@@ -214,7 +220,7 @@ class Peer:
         arena, memory = self.arena, self.job.shard.shared_memory
         left = [fragment for frame in frames if frame.number in self._shared_frames for fragment in frame.fragments]
         if self.identity is None:  # Some of it may have left on the last connection.
-            left += waiting
+            left += waiting + self._unread
         else:
             _release(waiting)
         if arena is not None and memory is not None:

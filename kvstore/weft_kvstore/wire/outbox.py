@@ -355,8 +355,8 @@ class Outbox(Generic[E, W]):
 
     `bounds`: how much may be in flight now. `loopback`: the link is no network's.
     Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
-    `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
-    twice. `_cancelled` counts the runs of the heap that are cancelled: no more than half of it.
+    `in_flight_bytes` the sum over `frames`, which left and were not acknowledged; their numbers count up and are never
+    used twice. `_cancelled` counts the runs of the heap that are cancelled: no more than half of it.
     """
 
     def __init__(self, settings: LinkSettings, *, loopback: bool = False) -> None:
@@ -371,7 +371,7 @@ class Outbox(Generic[E, W]):
         """By priority, then by when it came; parts of one run in their order."""
         self._cancelled = 0
         self._seq = 0
-        self._frames: dict[int, OutFrame[E, W]] = {}
+        self.frames: dict[int, OutFrame[E, W]] = {}
         self._frame_number = 0
 
     @property
@@ -451,22 +451,18 @@ class Outbox(Generic[E, W]):
         self._frame_number += 1
         self.in_flight_bytes += total
         frame = OutFrame(self._frame_number, tuple(taken), total, now, self.in_flight_bytes)
-        self._frames[frame.number] = frame
+        self.frames[frame.number] = frame
         return frame
 
     def acknowledge(self, number: int, now: float) -> tuple[Fragment[E, W], ...]:
         """The fragments of a frame that has arrived. Raises ProtocolError for a frame that is not in flight."""
-        frame = self._frames.pop(number, None)
+        frame = self.frames.pop(number, None)
         if frame is None:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         if frame.nbytes:
             self.bounds.acknowledged(frame.in_flight, now - frame.left_at)
         return frame.fragments
-
-    def in_flight(self, number: int) -> OutFrame[E, W] | None:
-        """The frame of that number, if it is under way."""
-        return self._frames.get(number)
 
     def cancel(self, run: OutRun[E, W]) -> None:
         """Slices of a run that were not sent will not be; those in flight stay so. Releases the run's source at once:
@@ -487,7 +483,7 @@ class Outbox(Generic[E, W]):
     def requeue(self, more: Iterable[Fragment[E, W]] = ()) -> list[OutRun[E, W]]:
         """After a broken connection: what was in flight, and `more` that was sent, is queued again in its old order,
         unless it was cancelled. Returns the new runs, which have to be cancelled in turn where their owner is."""
-        frames, self._frames = self._frames, {}
+        frames, self.frames = self.frames, {}
         self.in_flight_bytes = 0
         self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self._shared)
         return self._requeue(chain(*[frame.fragments for frame in frames.values()], more))
@@ -495,7 +491,7 @@ class Outbox(Generic[E, W]):
     def requeue_run(self, number: int, run: int) -> list[OutRun[E, W]]:
         """A run of a frame in flight was refused: its fragments are queued again, as by `requeue`. The frame has
         cancelled ones in their stead, so that its runs keep their numbers."""
-        frame = self._frames[number]
+        frame = self.frames[number]
         refused = frame.runs()[run]
         again = self._requeue(refused)
         fragments = list(frame.fragments)
@@ -504,7 +500,7 @@ class Outbox(Generic[E, W]):
                 left = fragment.run.part(fragment.first, fragment.count)
                 left.cancelled = True
                 fragments[at] = fragment._replace(run=left, first=0)
-        self._frames[number] = frame._replace(fragments=tuple(fragments))
+        self.frames[number] = frame._replace(fragments=tuple(fragments))
         return again
 
     def _requeue(self, fragments: Iterable[Fragment[E, W]]) -> list[OutRun[E, W]]:
@@ -525,12 +521,12 @@ class Outbox(Generic[E, W]):
 
         The socket may still read bytes of what was in flight, so nobody may ever write them.
         """
-        frames = list(self._frames.values())
+        frames = list(self.frames.values())
         waiting = [
             Fragment(one, one.sent, one.waiting, int(one.bounds[one.sent]), int(one.bounds[-1]))
             for *_, one in sorted(self._heap)
             if one.queued
         ]
-        self._heap, self._frames, self._cancelled = [], {}, 0
+        self._heap, self.frames, self._cancelled = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return frames, waiting

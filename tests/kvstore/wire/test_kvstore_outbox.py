@@ -318,7 +318,7 @@ def test_pieces_that_were_refused_together_wait_again_and_leave_the_numbers_of_a
     outbox.cancel(runs[3])
     again = outbox.requeue_run(frame.number, 2)
     assert [(run.first, run.count) for run in again] == [(3, 2)]
-    left = outbox.in_flight(frame.number)
+    left = outbox.frames.get(frame.number)
     assert left is not None
     assert left.rows() == frame.rows()
     assert [run.first for run in outbox.requeue_run(frame.number, 0)] == [0, 1]
