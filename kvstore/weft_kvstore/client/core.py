@@ -316,7 +316,7 @@ class ClientCore:
     def _delivered(self, link: ClientLink, fragments: Sequence[SentFragment]) -> None:
         for one in fragments:
             if not one.run.cancelled and one.run.owner.arrived(link.shard, one.count):
-                self.end(one.run.owner, one.run.owner.result(), None)
+                self.end(one.run.owner, one.run.owner.result(), one.run.owner.refusal)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A run was refused. One of several calls is sent again, call by call: most of them are right."""
@@ -326,7 +326,11 @@ class ClientCore:
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
         operation, *others = {fragment.run.owner: None for fragment in runs[message.run]}
         if not others:
-            self.end(operation, None, StoreRefusedError(f"{self.name_of(operation)}: {link.name}: {message.reason}"))
+            error = StoreRefusedError(f"{self.name_of(operation)}: {link.name}: {message.reason}")
+            if operation.sets:
+                operation.refusal = error
+            else:
+                self.end(operation, None, error)
             return
         for run in link.outbox.requeue_run(message.frame, message.run):
             run.entry = run.entry._replace(request=run.owner.number)
@@ -439,7 +443,7 @@ class ClientCore:
                 break
             if operation.due_at <= now:
                 text = f"{self.name_of(operation)} took over {self._timeout_s:g} s; {self._waits(operation)}"
-                self.end(operation, None, StoreTimeoutError(text))
+                self.end(operation, None, operation.refusal or StoreTimeoutError(text))
             elif operation.number > self._asked:
                 self._asked = operation.number
                 asked.append(operation.number)

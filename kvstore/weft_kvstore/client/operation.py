@@ -16,6 +16,7 @@ from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
 from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, source_of
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
+from weft_kvstore.errors import StoreError
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
@@ -91,6 +92,8 @@ class Operation:
     due_at = 0.0
     """When it fails. Set where it is begun."""
     ended = False
+    refusal: StoreError | None = None
+    """Why some of the values that it sets were refused. It fails once the others have arrived: they count."""
     sends: Sequence[int] = ()
     """The keys of which it sends gradients or values, by index."""
     sets: Sequence[int] = ()

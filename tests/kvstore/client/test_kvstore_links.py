@@ -468,6 +468,31 @@ def test_an_urgent_push_comes_behind_what_was_set_of_its_key() -> None:
     assert np.all(ended(simulation, store.pull_rows("t", np.arange(4), 2)) == 9)
 
 
+def test_what_is_not_refused_of_a_value_is_set() -> None:
+    """The first slice is beyond the version already, and the others, which leave after it, are not."""
+    link = LinkSettings(credit_bytes=256, frame_bytes=256)
+    simulation = Simulation(described(zero("w", (640,), 1), slots=1), link)
+    simulation.settle(ANY)
+    for step in range(2):
+        simulation.stores[0].push("w", step, ones(640))
+    heard = [0, 0]
+    while heard[1] == 0 or simulation.shards[0].work.queue:
+        assert simulation.step(ANY)
+        heard = [0, 0]
+        for direction, parts in simulation.delivered:
+            message = decode_request(parts)[0] if direction == "up" else None
+            if isinstance(message, Push):
+                for step in column(message, "step"):
+                    heard[step] += 1
+    assert heard[0] == 10
+    store = simulation.join(0, incarnation=2)
+    was_set = store.set("w", 1, 7 * ones(640))
+    simulation.finish(ANY, was_set)
+    with pytest.raises(StoreRefusedError, match="version 1: the value cannot be set: it is at version 2 already"):
+        was_set.result(0)
+    assert ended(simulation, store.pull("w", 1)).tolist() == [-2.0] * 64 + [7.0] * 576
+
+
 def test_pushes_come_behind_a_pushpull_that_waits_for_a_value_to_be_set() -> None:
     simulation = Simulation(ASYNC)
     store = simulation.stores[0]
