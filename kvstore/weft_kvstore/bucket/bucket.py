@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from weft_kvstore.arrays import FEW, Array, Range, Segment, ranges_alike, ranges
 from weft_kvstore.bucket.pulls import BucketPulls
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps, contradiction
-from weft_kvstore.bucket.sums import GatedSums, Gradient, PendingSegments, SliceSum, sum_dtype
+from weft_kvstore.bucket.sums import ADDED, GatedSums, Gradient, PendingSegments, SliceSum, sum_dtype
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceCodec
@@ -33,6 +32,12 @@ from weft_kvstore.wire.messages import PayloadKind
 # --- A bucket's way through its steps ---------------------------------------------------------------------------------
 
 
+ADDED_EARLY_BYTES: Final = 1 << 16
+"""Gradients of so many bytes may be added before the step's last ones are there: those of all slots would be kept else."""
+
+KEPT_GRADIENTS: Final = 4
+"""So many of them wait to be added: a sum of several crosses memory once."""
+
 MOST_RESTORED: Final = 1 << 60
 """Steps that a store may begin with: what is counted from there stays within 64 bits."""
 
@@ -40,7 +45,8 @@ MOST_RESTORED: Final = 1 << 60
 class Bucket:
     """`_waiting` has, by the number of a slot and step, the gradients that came and are not applied, or that the slot
     has none: of steps that are in (`BucketSteps.arrived`), and of at most STEPS_AHEAD steps that came before the one
-    before them. Where slots go together the gradients of a step are added in the order of slots once all are in."""
+    before them. Where slots go together the gradients of a step are added in the order of slots: the last ones while
+    the rule reads them, and large ones of the slots before as they come, so that a shard has no gradient of each."""
 
     def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
@@ -67,6 +73,7 @@ class Bucket:
         if spec.gate is not None:
             self._gated = GatedSums(spec.gate, bounds, is_summed=not is_mean, unscaled=spec.unscaled)
         count = len(spec.slots)
+        self._adds_early = spec.is_sync and count > KEPT_GRADIENTS
         self._groups = [range(count)] if spec.is_sync and count else [range(one, one + 1) for one in range(count)]
         """The slots, by their numbers, whose gradients are one update."""
 
@@ -143,9 +150,56 @@ class Bucket:
                 else:
                     for segment in segments:
                         pending.put(segment)
+                if self._adds_early:
+                    self._add_early(index, step, first, stop)
                 return [(first, stop)]
         self.check(slot, step, first, stop, pushes=True)
-        return [taken for segment in segments for taken in self.accept(slot, step, segment)]
+        taken = [one for segment in segments for one in self.accept(slot, step, segment)]
+        for first, stop in taken if self._adds_early else ():
+            self._add_early(steps.indices[slot], step, first, stop)
+        return taken
+
+    def _add_early(self, index: int, step: int, first: int, stop: int) -> None:
+        """Adds the gradients of some slices that are next in the order of the sum, where that of a slot is new among
+        them and some slot's are still missing. The last of them has the sum, the others ADDED."""
+        nbytes = (self.bounds[stop] - self.bounds[first]) * self.update.values.dtype.itemsize
+        if nbytes < ADDED_EARLY_BYTES or (self.steps.version[first:stop] != step).any():
+            return
+        there: list[int] = []
+        for one in self._order(step):
+            if (one, step) not in self._waiting or not (self.steps.arrived[one, first:stop] > step).all():
+                break
+            there.append(one)
+        if index not in there or len(there) == len(self.spec.slots):
+            return
+        segments = [self._waiting[one, step].take(first, stop) for one in there]
+        layers = [layer for some in segments if (layer := self._layer(some))]
+        if len(layers) >= KEPT_GRADIENTS and all(
+            sum(one.stop - one.first for one in layer) == stop - first for layer in layers
+        ):
+            total = Gradient(self.bounds, first, stop, layers).total()
+            last = max(at for at, some in enumerate(segments) if self._layer(some))
+            for at, one in enumerate(there):
+                self._is_added(one, step, segments[at])
+                self.steps.through[one, first:stop] = step + 1
+                segments[at] = [each if each.elements is None else Segment(*each[:2], ADDED) for each in segments[at]]
+            segments[last] = [Segment(first, stop, total)]
+        for one, some in zip(there, segments, strict=True):
+            for segment in some:
+                self._waiting[one, step].put(segment)
+
+    def _order(self, step: int) -> Sequence[int]:
+        """The slots, by their numbers, in the order in which their gradients of a step are added."""
+        if self.spec.merge is Merge.ARRIVAL:
+            return [index for index, of in self._waiting if of == step]
+        return range(len(self.spec.slots))
+
+    def _layer(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Those that have elements to be added, in the type of the sum."""
+        layer = [one for one in segments if one.elements is not None and one.elements is not ADDED]
+        if self._sum_dtype is not None:
+            layer = [one._replace(elements=one.elements.astype(self._sum_dtype, copy=False)) for one in layer]  # type: ignore[union-attr]
+        return layer
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
@@ -310,29 +364,30 @@ class Bucket:
     def _take(self, indices: range, step: int, first: int, stop: int) -> list[SliceSum]:
         """Takes out what waits of a step that is in at these slices: its sum, by runs of slices to which equally many
         slots contribute."""
-        order: Sequence[int] = indices
-        if self.spec.merge is Merge.ARRIVAL and self.spec.is_sync:
-            order = [index for index, of in self._waiting if of == step]
         layers: list[list[Segment]] = []
+        contributed: list[Segment] = []
+        steps = self.steps
+        contributors = 0
         is_mixed = False
-        for index in order:
+        for index in self._order(step) if self.spec.is_sync else indices:
             pending = self._waiting[index, step]
             segments = pending.take(first, stop)
             if not pending.segments:
                 del self._waiting[index, step]
             if self._gated is not None or self.applied is not None:
-                self._is_added(index, step, segments)
-            layer = [one for one in segments if one.elements is not None]
-            if self._sum_dtype is not None:
-                layer = [one._replace(elements=one.elements.astype(self._sum_dtype)) for one in layer]  # type: ignore[union-attr]
-            if layer:
+                self._is_added(index, step, [one for one in segments if steps.through[index, one.first] <= step])
+            if layer := self._layer(segments):
                 layers.append(layer)
-                is_mixed = is_mixed or len(layer) < len(segments)
+            those = [one for one in segments if one.elements is not None]
+            if those:
+                contributed += those
+                contributors += 1
+                is_mixed = is_mixed or len(those) < len(segments)
         if not is_mixed:
             gradient = Gradient(self.bounds, first, stop, layers) if layers else None
-            return [SliceSum(first, stop, gradient, len(layers))]
+            return [SliceSum(first, stop, gradient, contributors)]
         counts, found = np.zeros(stop - first, np.int64), []
-        for one in chain(*layers):
+        for one in contributed:
             counts[one.first - first : one.stop - first] += 1
         for low, high, count in ranges_alike(counts, first):
             here = [[one for one in layer if one.first < high and low < one.stop] for layer in layers] if count else []
@@ -358,7 +413,11 @@ class Bucket:
         """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""
         index = self.steps.indices.get(slot)
         if index is not None:
-            self._waiting = {key: pending for key, pending in self._waiting.items() if key[0] != index}
+            for of, step in [key for key in self._waiting if key[0] == index]:
+                pending = self._waiting[of, step]
+                pending.segments = [one for one in pending.segments if self.steps.through[index, one.first] > step]
+                if not pending.segments:
+                    del self._waiting[of, step]
             self.steps.forget(index)
 
     def _where(self, slot: int, step: int, slice_: int) -> str:

@@ -14,6 +14,9 @@ from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kvstore.arrays import Array, Segment, exact_sum, ranges_alike
 from weft_kvstore.bucket.gate import StepGate
 
+ADDED: Final[Array] = np.empty(0)
+"""In place of elements that are in the sum, which a later slot has."""
+
 _FIRST: Final = itemgetter(0)
 """A segment's first slice, by which segments are in order."""
 
@@ -68,7 +71,7 @@ class PendingSegments:
 
     def part(self, segment: Segment, first: int, stop: int) -> Segment:
         """Some of its slices; the elements are views."""
-        if segment.elements is None or (first == segment.first and stop == segment.stop):
+        if segment.elements is None or segment.elements is ADDED or (first == segment.first and stop == segment.stop):
             return Segment(first, stop, segment.elements)
         origin = self._bounds[segment.first]
         return Segment(first, stop, segment.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
@@ -139,8 +142,12 @@ class Gradient:
             (start, *_), (first, *_) = self._layers[0]
             is_one = start == 0 and len(first) == self.count and first.flags.writeable
             out = first if is_one else np.empty(self.count, self.dtype)
-        total = self.read(0, self.count, out)
-        return total if total.flags.writeable else total.copy()
+        if out is None:
+            total = self.read(0, self.count, None)
+            return total if total.flags.writeable else total.copy()
+        for begin in range(0, self.count, ADDED_ELEMENTS):
+            self.read(begin, min(begin + ADDED_ELEMENTS, self.count), out[begin:])
+        return out
 
 
 def _within(starts: list[int], arrays: list[Array], begin: int, end: int) -> list[tuple[int, int, Array]]:

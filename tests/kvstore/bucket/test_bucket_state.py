@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from store_cluster import advanced, key_of, store_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Segment, norm_of
+from weft_kvstore.bucket import bucket
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.gate import StepGate
@@ -388,6 +389,8 @@ def check_clipped(play: Play, step: int, factor: float | None) -> None:
 def played(case: Case, choose: random.Random) -> Play:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bucket_values, "BLOCK_BYTES", choose.choice([16, 80, 1 << 20]))
+        patched.setattr(bucket, "ADDED_EARLY_BYTES", choose.choice([1, 20, 1 << 20]))
+        patched.setattr(bucket, "KEPT_GRADIENTS", choose.choice([2, 3]))
         play = Play(case, choose)
         with np.errstate(all="ignore"):
             play.run()
@@ -395,7 +398,7 @@ def played(case: Case, choose: random.Random) -> Play:
     return play
 
 
-quick = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=90, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick

@@ -15,6 +15,7 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PullWait, Work
+from weft_kvstore.bucket.sums import ADDED
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
@@ -113,6 +114,32 @@ def test_a_gradient_that_comes_again_before_the_step_is_complete_counts_once(mer
     one.merge_all()
     assert not one.accept(1, 0, ones())
     assert np.all(one.weight == -3)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_large_gradients_of_slots_that_are_in_are_added_and_not_kept(
+    order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a shard would have a gradient of each slot. A newer incarnation does not replace what is added."""
+    monkeypatch.setattr("weft_kvstore.bucket.bucket.ADDED_EARLY_BYTES", 1)
+    monkeypatch.setattr("weft_kvstore.bucket.bucket.KEPT_GRADIENTS", 2)
+    one = OneSlice()
+    there: set[int] = set()
+    for slot in order[:3]:
+        one.waiting += one.state.push(slot, 0, [Segment(0, 1, gradient(slot))])
+        there.add(slot)
+        kept = [one for pending in one.state._waiting.values() for one in pending.segments if one.elements is not ADDED]
+        in_order = next(slot for slot in range(5) if slot not in there)
+        assert len(kept) == len(there) - max(in_order - 1, 0)
+    one.state.replace(1)
+    if 0 not in there:
+        there.discard(1)
+    assert one.state.steps.missing(0, 1, None)[1] == sorted({0, 1, 2, 3} - there)
+    for slot in range(4):
+        one.waiting += one.state.push(slot, 0, [Segment(0, 1, gradient(slot))])
+    assert one.merge_all()
+    expected = -(((gradient(0) + gradient(1)) + gradient(2)) + gradient(3))
+    assert one.weight.tobytes() == expected.tobytes()
 
 
 def test_later_steps_wait_for_earlier_ones() -> None:
