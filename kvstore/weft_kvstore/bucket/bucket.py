@@ -33,7 +33,7 @@ from weft_kvstore.wire.messages import PayloadKind
 
 
 ADDED_EARLY_BYTES: Final = 1 << 16
-"""Gradients of so many bytes may be added before the step's last ones are there: those of all slots would be kept else."""
+"""Gradients of so many bytes may be added before the step's last ones are there: else those of all slots are kept."""
 
 KEPT_GRADIENTS: Final = 4
 """So many of them wait to be added: a sum of several crosses memory once."""
