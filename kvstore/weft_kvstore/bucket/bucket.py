@@ -180,7 +180,9 @@ class Bucket:
             total = Gradient(self.bounds, first, stop, layers).total()
             last = max(at for at, some in enumerate(segments) if self._layer(some))
             for at, one in enumerate(there):
-                self._is_added(one, step, segments[at])
+                self._is_added(
+                    one, step, [each for each in segments[at] if self.steps.through[one, each.first] <= step]
+                )
                 self.steps.through[one, first:stop] = step + 1
                 segments[at] = [each if each.elements is None else Segment(*each[:2], ADDED) for each in segments[at]]
             segments[last] = [Segment(first, stop, total)]
