@@ -146,7 +146,10 @@ class Gradient:
             total = self.read(0, self.count, None)
             return total if total.flags.writeable else total.copy()
         for begin in range(0, self.count, ADDED_ELEMENTS):
-            self.read(begin, min(begin + ADDED_ELEMENTS, self.count), out[begin:])
+            some = out[begin : begin + ADDED_ELEMENTS]
+            found = self.read(begin, begin + len(some), some)
+            if len(self._layers) == 1:  # Then it may be a view.
+                np.copyto(some, found)
         return out
 
 
