@@ -27,7 +27,7 @@ from weft.onnx_model import Patterns, from_onnx, listed
 from weft.onnx_package import onnx_form
 from weft.torch_errors import cause, chain, refusal
 from weft.torch_proof import prove
-from weft.torch_run import Run, check_hooks, run
+from weft.torch_run import UNVERIFIED, Run, check_hooks, run
 from weft.torch_takeover import check_memory, check_modules, taken_over
 from weft_graph.types import BATCH
 
@@ -179,7 +179,7 @@ def _feeds(torch: Any, program: Any, model: Model, args: tuple[Any, ...], kwargs
     if len(tensors) != len(names):
         raise ModuleRefusedError(
             f"the example has {len(tensors)} tensors and the graph {len(names)} inputs ({', '.join(names)}), so they "
-            "cannot be compared; verify=False skips that"
+            f"cannot be compared; {UNVERIFIED}"
         )
     return {
         name: each.detach().cpu().numpy().astype(model.graph.inputs[place].type.dtype.numpy)

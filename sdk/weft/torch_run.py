@@ -225,6 +225,9 @@ _REMEDIES: Final = {
 """What PyTorch says -> what helps. Of an id that is no row, an Embedding has one sentence, an EmbeddingBag two."""
 
 
+UNVERIFIED: Final = "weft.from_torch(module, example, verify=False) skips that, and weft.fit takes the model it returns"
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
     """Turns what a module raises, which may be anything, into a ModuleRefusedError."""
@@ -234,7 +237,7 @@ def refusing() -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001
         remedies = (remedy for told, remedy in _REMEDIES.items() if told in str(error))
-        remedy = next(remedies, "verify=False skips that")
+        remedy = next(remedies, UNVERIFIED)
         raise ModuleRefusedError(
             f"the module could not be run for the comparison: {said(error)}; {remedy}",
             reason=chain(error),

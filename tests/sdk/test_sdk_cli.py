@@ -435,7 +435,18 @@ def test_waiting_in_vain_is_one_sentence(run: Run, ended: Any, arguments: list[s
 
 
 @pytest.mark.parametrize(
-    ("word", "own"), [("get", "jobs"), ("describe", "show"), ("delete", "rm"), ("apply", "submit"), ("kill", "cancel")]
+    ("word", "own"),
+    [
+        ("get", "jobs"),
+        ("describe", "show"),
+        ("delete", "rm"),
+        ("apply", "submit"),
+        ("kill", "cancel"),
+        ("help", "--help"),
+        ("version", "--version"),
+        ("shards", "agents"),
+        ("metrics", "show"),
+    ],
 )
 def test_a_command_of_another_program_is_answered_by_wefts(run: Run, word: str, own: str) -> None:
     result = run(answers(job()), word, "job-1", "-o", "wide")

@@ -14,6 +14,7 @@ import pytest
 
 import weft
 from torch_exports import exports_are_quick  # noqa: F401  # a fixture
+from weft.torch_run import refusing
 from weft_kernels.evaluate import gradients
 
 torch = pytest.importorskip("torch")
@@ -766,3 +767,9 @@ def test_the_exporters_warnings_are_one_sentence() -> None:
         patch.setattr(torch.onnx, "export", export)
         read = weft.from_torch(nn.Linear(8, 3), x())
     assert read.warnings == ("PyTorch's exporter warned: first, and 1 others",)
+
+
+def test_what_cannot_be_compared_is_told_how_the_comparison_is_skipped() -> None:
+    told = re.escape("weft.from_torch(module, example, verify=False) skips that, and weft.fit takes the model")
+    with pytest.raises(weft.ModuleRefusedError, match=f"nothing known; {told}"), refusing():
+        raise ValueError("nothing known")

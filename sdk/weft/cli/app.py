@@ -75,6 +75,10 @@ OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("start", "init"), "up"),
     **dict.fromkeys(("attach", "follow"), "watch"),
     "download": "params save",
+    "help": "--help",
+    "version": "--version",
+    "shards": "agents",
+    "metrics": "show",
 }
 """Commands of kubectl, docker, Slurm and the like -> weft's own."""
 
