@@ -168,17 +168,17 @@ class ClientCore:
         if self._setting:
             keys = set(operation.reads)
             before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
-            if not operation.sets:
-                keys.update(operation.sends)
+            keys.update(operation.sends)
             before.update(
                 *[numbers for other, numbers in self._held if not keys.isdisjoint((*other.reads, *other.sends))]
             )
             if before:
                 self._held.append((operation, before))
                 operation.because = dict.fromkeys(shards, "it comes behind a value that was set and has not arrived")
-                return
         if operation.sets:
             self._setting[number] = operation
+        if operation.because:
+            return
         self._start(operation)
 
     def _priority_of(self, operation: Operation) -> int:

@@ -297,8 +297,9 @@ class ShardCore:
         if wait is None:
             return
         peer.ids_bytes += wait.ids_bytes - before
-        if peer.ids_bytes > MAX_IDS_BYTES:
-            raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
+        if peer.ids_bytes > MAX_IDS_BYTES and wait.request in peer.pulls:
+            detail = f"{peer.ids_bytes} bytes of ids of pulls wait already; wait for some of them"
+            self.refuse(wait, detail, FailureCode.REFUSED)
 
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
         self.counts.refused += 1
@@ -333,15 +334,17 @@ class ShardCore:
             peer.pulls[request] = wait
             peer.open_entries += len(runs)
             if peer.open_entries > MAX_OPEN_PULLS:
-                raise ProtocolError(f"Pull.request: {request}: {MAX_OPEN_PULLS} runs are asked for already")
+                detail = f"{MAX_OPEN_PULLS} runs of slices are asked for already; wait for some of them"
+                self.refuse(wait, detail, FailureCode.REFUSED)
+                continue
             for number, first, count, chunks in runs:
                 bucket = buckets.get(number)
                 if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                 elif at_once and bucket.pulls.there(wait, first, first + count) == [(first, first + count)]:
                     self.answer_range(wait, bucket, first, first + count)
-                    if peer.identity is None:  # It has asked for too much.
-                        return
+                    if wait.dropped:  # It has asked for too much.
+                        break
                 else:
                     at_once = False  # Nor are the others, most probably: they are all looked at then.
                     wait.want(number, first, first + count)
@@ -356,7 +359,7 @@ class ShardCore:
         peer: Peer = wait.link
         outbox = peer.outbox
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
-        if not few and not self._may_queue(peer):
+        if not few and not self._may_queue(wait):
             return
         for part in table.answers(wait):
             if part is not None:
@@ -376,29 +379,27 @@ class ShardCore:
         peer: Peer = wait.link
         outbox = peer.outbox
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
-        if few or self._may_queue(peer):
+        if few or self._may_queue(wait):
             for answer in bucket.pulls.answers(wait, first, stop):
                 peer.put(answer)
             if wait.open and wait.answered(bucket.spec.number, first, stop):
                 peer.forget(wait)
             self.links.waiting[peer] = None
 
-    def refuse(self, wait: PullWait, reason: str) -> None:
+    def refuse(self, wait: PullWait, reason: str, code: FailureCode = FailureCode.PASSED) -> None:
         """A pull that can never be answered."""
         peer: Peer = wait.link
         peer.cancel(wait.request)
-        self.links.say(peer.identity, Failed(wait.request, FailureCode.PASSED, reason[:2048]))
+        self.links.say(peer.identity, Failed(wait.request, code, reason[:2048]))
 
-    def _may_queue(self, peer: Peer) -> bool:
-        """Whether the peer may have more values wait for it; one that may not is no peer any more."""
+    def _may_queue(self, wait: PullWait) -> bool:
+        """Whether more values may wait for the peer; if not, the pull is refused."""
+        peer: Peer = wait.link
         nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
         if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
             return True
-        detail = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
-        if peer.identity is None:
-            self.links.close(peer)
-        else:
-            self.links.refuse(peer.identity, ProtocolError(detail))
+        detail = f"{nbytes} bytes of values in {runs} runs wait to be fetched already; wait for some of them"
+        self.refuse(wait, detail, FailureCode.REFUSED)
         return False
 
     # --- Whole steps: barriers, what they amount to, and commits

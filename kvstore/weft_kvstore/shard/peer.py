@@ -36,7 +36,7 @@ Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 """A message, and the identity of the connection on which it leaves."""
 
 MAX_OPEN_PULLS: Final = 1 << 16
-"""Pulls, each counted as often as it has runs, that one connection may have open: two kinds for each of 32,768 keys.
+"""Pulls, each counted as often as it has runs, that one client may have open: two kinds for each of 32,768 keys.
 With each step that applies the runs of all that wait are looked at."""
 
 MAX_OPEN_MEASURES: Final = 64
@@ -201,6 +201,7 @@ class Peer:
         """The client waits for these no longer: what of them has not left will not."""
         for request in requests:
             self.measures.pop(request, None)
+            self.unrepeated.discard(request)
             wait = self.pulls.get(request)
             if wait is not None:
                 wait.drop()
@@ -337,7 +338,7 @@ class Job:
     @property
     def connected(self) -> list[Peer]:
         """The clients that have a connection."""
-        return [peer for peer in self.peers.values() if peer.identity is not None]
+        return [peer for peer in list(self.peers.values()) if peer.identity is not None]
 
     def come(self, hello: Hello, now: float) -> None:
         """The slot is here, for the first time or again; what an older incarnation has pushed and is not merged is

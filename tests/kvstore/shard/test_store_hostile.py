@@ -33,6 +33,7 @@ from weft_kvstore.wire.messages import (
     Bye,
     Cancel,
     Failed,
+    FailureCode,
     Hello,
     Ping,
     Pong,
@@ -485,8 +486,13 @@ def test_runs_that_wait_are_bounded_however_few_pulls_have_them(shard: Served) -
         peer.hear(Pong)
         assert shard.statistics()["malformed_messages"] == before
         peer.say(pull_of(36, DENSE, 2**40))
-        assert "65536 runs are asked for already" in peer.hear(Refused).reason
-    assert shard.statistics()["malformed_messages"] == before + 1
+        failed = peer.hear(Failed)
+        assert (failed.request, failed.code) == (36, FailureCode.REFUSED)
+        assert "65536 runs of slices are asked for already" in failed.reason
+        peer.say(Cancel([20]))
+        peer.say(pull_of(37, DENSE, 0))
+        assert column(peer.hear(Values), "request") == [37], "the others are as they were"
+    assert shard.statistics()["malformed_messages"] == before
 
 
 def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,8 +503,10 @@ def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatc
         for request in range(1, 5):
             peer.say(pull_of(request, TABLE, 2**40, chunks=1))
             peer.say(a_push(TABLE, [8 * ROWS], payload_kind=2, request=request, chunks=1), ALL_ROWS.tobytes())
-        assert "bytes of ids wait already" in peer.hear(Refused).reason
-    assert shard.statistics()["malformed_messages"] == before + 1
+        failed = peer.hear(Failed)
+        assert (failed.request, failed.code) == (4, FailureCode.REFUSED)
+        assert "bytes of ids of pulls wait already" in failed.reason
+    assert shard.statistics()["malformed_messages"] == before
 
 
 def tcp(endpoint: str) -> socket.socket:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import constant, key_of, store_of, table_of
+from store_cluster import constant, given, key_of, store_of, table_of
 from store_simulation import Simulation
 from weft_kvstore.description.records import CommitDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
@@ -82,6 +82,24 @@ def pull(store: Any, key: str, version: int) -> Any:
 
 def number_of(pulled: Any) -> list[float]:
     return np.unique(pulled.result(0)).tolist()
+
+
+def test_a_pull_between_two_sets_has_what_the_first_has_set() -> None:
+    """It waits for the first; the second waits for it."""
+    found = store_of([given(key_of("w", (64,), 1))], slots=1, shards=1, slice_bytes=64)
+    simulation, store, _ = opened(found)
+    choose = Choosing(deaf(0))
+    first, pulled, second, again = (
+        set_value(store, "w", 0, 10.0),
+        pull(store, "w", 0),
+        set_value(store, "w", 0, 100.0),
+        pull(store, "w", 0),
+    )
+    settle(simulation, choose)
+    simulation.settle(random.Random(2))
+    assert first.done()
+    assert second.done()
+    assert (number_of(pulled), number_of(again)) == ([10.0], [100.0])
 
 
 @pytest.mark.parametrize("key", ["w", "t", "whole"])
