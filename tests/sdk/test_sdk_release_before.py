@@ -41,6 +41,8 @@ class Replay:
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
         self.ids: dict[str, str] = {}
+        self.asked: dict[str, int] = {}
+        """The numbers of shards or workers that the last job is to go on with; until then it runs with those before."""
 
     def send(self, call: dict[str, Any]) -> httpx.Response:
         content = json.dumps(call["json"]).encode() if "json" in call else base64.b64decode(call.get("base64", ""))
@@ -58,6 +60,7 @@ class Replay:
         assert response.status_code == call["status"], (call["method"], call["path"], response.text)
         if "makes" in call:
             self.ids[call["makes"]] = response.json()["id"]
+            self.asked = call["json"] if call["path"].endswith("/scale") else {}
         if "until" in call:
             eventually(lambda: self.has_come(call), f"{call['path']} is {call['until']}")
         if "model" in call:
@@ -75,6 +78,8 @@ class Replay:
     def has_come(self, call: dict[str, Any]) -> bool:
         job = self.send(call).json()
         assert job["state"] == call["until"] or job["state"] not in {"failed", "cancelled", "succeeded"}, job
+        if any(job[name] != number for name, number in self.asked.items()):
+            return False
         return bool(job["state"] == call["until"] and (job["state"] != "running" or job["progress"]["step"] > 0))
 
 
