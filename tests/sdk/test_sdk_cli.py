@@ -470,7 +470,13 @@ def test_a_wrong_value_of_an_option_is_a_plain_sentence(run: Run, arguments: lis
 def test_show_says_all_there_is(run: Run) -> None:
     ended = START + timedelta(seconds=75)
     metrics = {"evaluate/accuracy": 0.98}
-    finished = job(state=JobState.SUCCEEDED, metrics=metrics, started_at=START, ended_at=ended)
+    finished = job(
+        state=JobState.SUCCEEDED,
+        metrics=metrics,
+        started_at=START,
+        ended_at=ended,
+        devices=["cuda:0 NVIDIA H100", "cpu"],
+    )
     data = {"source": {"path": "points.npz"}, "columns": {}, "batch_size": 8, "evaluate": {"start": 3, "stop": 9}}
     adam = {"name": "adam", "lr": {"schedule": "cosine", "start": 0.1, "steps": 100}, "betas": [0.8, 0.9]}
     spec = JobSpec.model_validate({**JOB, "data": data, "optimizer": adam})
@@ -482,7 +488,7 @@ def test_show_says_all_there_is(run: Run) -> None:
         "0.98",
         "3/10",
         "1m 15s",
-        "2 workers, 2 shards",
+        "2 workers, 2 shards device cuda:0 NVIDIA H100, cpu created",
         "weft params save",
         " optimizer adam, betas (0.8, 0.9) lr cosine, start 0.1, end 0, steps 100, begin 0 batch",
         " batch size 8 data points.npz; evaluated on rows 3 to 9 on 2 workers",
