@@ -87,8 +87,9 @@ def number_of(pulled: Any) -> list[float]:
 def test_a_pull_between_two_sets_has_what_the_first_has_set() -> None:
     """It waits for the first; the second waits for it."""
     found = store_of([given(key_of("w", (64,), 1))], slots=1, shards=1, slice_bytes=64)
-    simulation, store, _ = opened(found)
-    choose = Choosing(deaf(0))
+    simulation = Simulation(found, LinkSettings(silence_s=1e6, request_timeout_s=1e5))
+    simulation.settle(random.Random(1))
+    store, choose = simulation.stores[0], Choosing(deaf(0))
     first, pulled, second, again = (
         set_value(store, "w", 0, 10.0),
         pull(store, "w", 0),
