@@ -22,7 +22,7 @@ STEPS_AHEAD: Final = 2
 """How far beyond the first step that is not applied a slot may push; bounds what waits past a gap."""
 
 SETS_AHEAD: Final = 8
-"""How far beyond a key's version a value may be set: a keeper sets at a step that no slot has begun."""
+"""How far beyond a key's version a value may be set: who writes checkpoints sets at a step that no slot has begun."""
 
 SETS_WAITING: Final = 2
 """Versions of one key for which values that were set may wait at once."""

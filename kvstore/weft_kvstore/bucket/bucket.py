@@ -173,12 +173,11 @@ class Bucket:
         if index not in there or len(there) == len(self.spec.slots):
             return
         segments = [self._waiting[one, step].take(first, stop) for one in there]
-        layers = [layer for some in segments if (layer := self._layer(some))]
-        if len(layers) >= KEPT_GRADIENTS and all(
-            sum(one.stop - one.first for one in layer) == stop - first for layer in layers
-        ):
-            total = Gradient(self.bounds, first, stop, layers).total()
-            last = max(at for at, some in enumerate(segments) if self._layer(some))
+        those = [at for at, some in enumerate(segments) if any(_is_to_add(one) for one in some)]
+        covered = [sum(one.stop - one.first for one in segments[at] if _is_to_add(one)) for at in those]
+        if len(those) >= KEPT_GRADIENTS and min(covered) == stop - first:
+            last = those[-1]
+            total = Gradient(self.bounds, first, stop, [self._layer(segments[at]) for at in those]).total()
             for at, one in enumerate(there):
                 self._is_added(
                     one, step, [each for each in segments[at] if self.steps.through[one, each.first] <= step]
@@ -198,7 +197,7 @@ class Bucket:
 
     def _layer(self, segments: Sequence[Segment]) -> list[Segment]:
         """Those that have elements to be added, in the type of the sum."""
-        layer = [one for one in segments if one.elements is not None and one.elements is not ADDED]
+        layer = [one for one in segments if _is_to_add(one)]
         if self._sum_dtype is not None:
             layer = [one._replace(elements=one.elements.astype(self._sum_dtype, copy=False)) for one in layer]  # type: ignore[union-attr]
         return layer
@@ -424,6 +423,10 @@ class Bucket:
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
+
+
+def _is_to_add(segment: Segment) -> bool:
+    return segment.elements is not None and segment.elements is not ADDED
 
 
 # --- Made from the description ----------------------------------------------------------------------------------------

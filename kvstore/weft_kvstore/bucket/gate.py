@@ -15,8 +15,8 @@ from weft_kvstore.step_outcome import LossScale, clip_factor
 
 # A step is | once
 # ----------|----------------------------------------------------------------------------------------------
-# measured  | every slot's barrier is in, and every unit of this shard has merged it and holds its update
-# committed | a slot, which has added up what all shards measured, has said so; the units go on
+# measured  | every slot's barrier is in, and every slice and table of this shard has merged it and holds its update
+# committed | a slot, which has added up what all shards measured, has said so; they go on
 #
 # All that follows from a commit (clipping, whether the step is skipped, the next loss scale) is a function of the
 # commits so far, which are the same on every shard.
@@ -28,8 +28,8 @@ STEPS_KEPT: Final = 4
 
 @dataclass(slots=True)
 class GateStep:
-    """A step at the gate: the slots whose barrier is in, how many units hold its update, the sum of the squares of its
-    merged gradient (see `exact_sum`) and whether that is finite.
+    """A step at the gate: the slots whose barrier is in, how many slices and tables hold its update, the sum of the
+    squares of its merged gradient (see `exact_sum`) and whether that is finite.
 
     Once it is measured, `loss_scale` is that of its step. Once it is committed, `outcome` is the norm of all shards'
     merged gradients and whether all of them are finite, and `factor` is what they are multiplied by; None where the
@@ -59,7 +59,7 @@ class StepGate:
         self.loss_scale = LossScale(commit.loss_scaling.initial if commit.loss_scaling is not None else 1.0)
         self._commit = commit
         self._slots = slots
-        self._units = 0
+        self._parts = 0
         self._next = 0
         self._steps: dict[int, GateStep] = {}
 
@@ -68,9 +68,9 @@ class StepGate:
         self._next = step
         self.loss_scale = loss_scale or self.loss_scale
 
-    def expect(self, units: int) -> None:
-        """So many units of this shard take part."""
-        self._units = units
+    def expect(self, parts: int) -> None:
+        """So many slices and tables of this shard take part."""
+        self._parts = parts
 
     def arrive(self, slot: int, step: int) -> None:
         """A slot's barrier of a step is in. Raises PushRefusedError for a step that nobody can be at."""
@@ -84,17 +84,17 @@ class StepGate:
         self._steps.setdefault(step, GateStep()).slots.add(slot)
         self._measure(step)
 
-    def hold(self, step: int, squares: int | None, units: int = 1) -> None:
-        """So many units hold their update of the step; `squares` as `exact_sum` gives them, None where they are not
-        finite."""
+    def hold(self, step: int, squares: int | None, parts: int = 1) -> None:
+        """So many slices and tables hold their update of the step; `squares` as `exact_sum` gives them, None where they
+        are not finite."""
         one = self._steps.setdefault(step, GateStep())
-        one.held += units
+        one.held += parts
         one.total += squares or 0
         one.finite = one.finite and squares is not None
         self._measure(step)
 
     def measured(self, step: int) -> GateStep | None:
-        """A step once it is measured: what the shard's units have merged of it."""
+        """A step once it is measured: what the shard has merged of it."""
         one = self._steps.get(step)
         return one if one is not None and one.loss_scale is not None else None
 
@@ -104,7 +104,7 @@ class StepGate:
         return one if one is not None and one.outcome is not None else None
 
     def commit(self, step: int, *, norm: float, finite: bool) -> bool:
-        """A slot says what all shards measured. True if it is the first; the units may go on then.
+        """A slot says what all shards measured. True if it is the first; they may go on then.
 
         Raises PushRefusedError for a step that is not measured, or that was committed otherwise.
         """
@@ -135,18 +135,18 @@ class StepGate:
                 one.slots.discard(slot)
 
     def missing(self, step: int) -> tuple[str, list[int]]:
-        """What a step waits for once this shard's units hold it, in words, and the slots that are missing."""
+        """What a step waits for once this shard holds all of it, in words, and the slots that are missing."""
         one = self._steps.get(step, GateStep())
         slots = [slot for slot in range(self._slots) if slot not in one.slots]
         if slots:
             return f"step {step} waits for the barriers of slots {', '.join(map(str, slots))}", slots
         if one.loss_scale is None:
-            return f"step {step} waits for {self._units - one.held} units that are not merged", []
+            return f"step {step} waits for {self._parts - one.held} slices and tables that are not merged", []
         return f"step {step} is measured and waits to be committed", []
 
     def _measure(self, step: int) -> None:
         one = self._steps[step]
-        is_whole = len(one.slots) == self._slots and one.held == self._units and step == self._next
+        is_whole = len(one.slots) == self._slots and one.held == self._parts and step == self._next
         if is_whole and one.loss_scale is None:
             one.loss_scale = self.loss_scale
             self.tell(step)

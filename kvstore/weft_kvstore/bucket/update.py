@@ -22,7 +22,7 @@ from weft_kvstore.hyper import HyperHold, KeyHyper
 from weft_kvstore.sharding import BucketPart
 from weft_kvstore.wire.outbox import BufferSource, Pinnable
 
-# --- The values of a bucket on a shard: one flat array, in blocks that are copied where slices are written while lent -
+# --- The values of a bucket on a shard: one flat array, in blocks that are copied where pinned slices are written -----
 # A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader
 # is slower than the slots.
 
@@ -141,7 +141,7 @@ def _edges(bounds: Array) -> Array:
 
 
 class EncodedValues:
-    """`values` are the bytes, lent and copied as values are. `changed` (slices) bool: of which slices they are not
+    """`values` are the bytes, pinned and copied as values are. `changed` (slices) bool: of which slices they are not
     those of the value; whoever writes the value sets it. `residual` (elements) is what merged gradients owe to all
     workers; None where nothing is kept."""
 

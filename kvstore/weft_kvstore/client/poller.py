@@ -488,7 +488,8 @@ class Poller:
                 # Futures first: whatever fails after this, nobody waits for ever.
                 self._sockets.close(reason)
                 self._sockets.core.end_futures()
-                self._call_back()
+            self._call_back()
+            with self._working:
                 self._sockets.release()
         finally:
             self._gone = True

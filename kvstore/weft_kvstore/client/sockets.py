@@ -294,8 +294,8 @@ class ClientSockets:
         Ends no future."""
         core = self.core
         self.has_more = core.acknowledges_at_once = False
-        while self.submitted:
-            core.begin(self.submitted.popleft(), now)
+        while operation := self._next_submitted():
+            core.begin(operation, now)
         for link in core.links:
             if link.flush(now, most):
                 self.has_more = True
@@ -307,6 +307,13 @@ class ClientSockets:
                     if not link_socket.send(parts):
                         core.disconnected(link.shard, time.monotonic())
                         break
+
+    def _next_submitted(self) -> Operation | None:
+        """Who submits to a client that is being closed may take its operation back at any time."""
+        try:
+            return self.submitted.popleft()
+        except IndexError:
+            return None
 
     def unread(self) -> bool:
         """Whether a message is there that no descriptor announces any more. Asks every socket that was used."""
@@ -331,8 +338,7 @@ class ClientSockets:
     def close(self, reason: str) -> None:
         """Fails open operations for that reason, and queues a Bye; the caller then calls `end_futures`."""
         core = self.core
-        while self.submitted:
-            operation = self.submitted.popleft()
+        while operation := self._next_submitted():
             core.outcomes.append((operation, None, StoreError(f"{core.name_of(operation)}: {reason}")))
         core.close(reason)
 

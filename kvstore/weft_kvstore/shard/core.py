@@ -503,7 +503,7 @@ class ShardCore:
 
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
-        if self.work.batch_units:
+        if self.work.batch_count:
             self.work.begin_batch()
         waiting, self.links.waiting = self.links.waiting, {}
         for peer in waiting:

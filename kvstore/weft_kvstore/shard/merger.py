@@ -65,7 +65,7 @@ class Merger:
         self.queue: list[tuple[int, int, Work]] = []
         self._seq = 0
         self._running: Work | None = None
-        self.batch_units = 0
+        self.batch_count = 0
         self._batch_bytes = 0
         self.stage: WorkStage = "merge"
         """What the last piece was."""
@@ -73,10 +73,10 @@ class Merger:
     @property
     def batch_is_full(self) -> bool:
         """Whether enough was worked on since `begin_batch` to fill a frame."""
-        return self.batch_units >= BATCH_UNITS or self._batch_bytes >= BATCH_BYTES
+        return self.batch_count >= BATCH_UNITS or self._batch_bytes >= BATCH_BYTES
 
     def begin_batch(self) -> None:
-        self.batch_units = self._batch_bytes = 0
+        self.batch_count = self._batch_bytes = 0
 
     def waiting(self) -> list[tuple[int, int]]:
         """Priority and bytes of the pieces that wait; may be called on any thread."""
@@ -204,7 +204,7 @@ class Merger:
         work = self._running = heapq.heappop(self.queue)[2]
         work.queued = False
         self.stage = "merge"
-        self.batch_units += 1
+        self.batch_count += 1
         self._batch_bytes += work.piece_bytes
         try:
             work.step()

@@ -239,9 +239,9 @@ def _within(views: Sequence[tuple[int, int, Array]], bounds: Array, span: Span) 
             yield view[bounds[first] - bounds[low] : bounds[stop] - bounds[low]]
 
 
-def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -> Iterator[Part]:
+def _table_parts(table: TableState, captured: TableCapture, there: OtherThread) -> Iterator[Part]:
     """What a shard has of a table, its rows block by block."""
-    key, rows, columns = unit.spec.key, captured.rows, unit.rows.columns(np.empty(0, np.int64))
+    key, rows, columns = table.spec.key, captured.rows, table.rows.columns(np.empty(0, np.int64))
     for name, array in (captured.marks | {UPDATES: np.array([captured.updates])}).items():
         yield part_of(name, key, 0, array.reshape(-1))
     widths = {name: int(np.prod(array.shape[1:])) for name, array in columns.items()}
@@ -252,7 +252,7 @@ def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -
         """Of the next block, which is taken out when its ids are written: they are its first array."""
         if name == ROWS:
             block.update(there.do(lambda: rows.take(count)))
-            block[ROWS] = unit.layout.ids_at(unit.shard, block[ROWS]).view(np.int64)
+            block[ROWS] = table.layout.ids_at(table.shard, block[ROWS]).view(np.int64)
         yield block.pop(name)
 
     for begin in range(0, rows.left, count):
@@ -334,8 +334,8 @@ def restore(shard: JobShard, snapshot: Snapshot) -> None:
     with SnapshotReader(snapshot) as reader:
         for bucket in shard.buckets.values():
             _restore_bucket(shard, bucket, step, reader)
-        for unit in shard.tables.values():
-            _restore_table(unit, step, reader)
+        for table in shard.tables.values():
+            _restore_table(table, step, reader)
     if shard.gate is not None:
         shard.gate.begin_at(step, loss_scale_of(snapshot))
 
@@ -357,9 +357,9 @@ def _restore_bucket(shard: JobShard, bucket: Bucket, step: int, reader: Snapshot
         state.begin_at(step, arrays.pop(VALUE), arrays, updates, owed)
 
 
-def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
+def _restore_table(table: TableState, step: int, reader: SnapshotReader) -> None:
     """Its rows may have been on any shards."""
-    key, layout, held = unit.spec.key, unit.layout, unit.rows
+    key, layout, held = table.spec.key, table.layout, table.rows
     each = {
         name: reader.each(name, key, array.dtype)
         for name, array in (held.marks() | {UPDATES: np.zeros(1, np.int64)}).items()
@@ -367,11 +367,11 @@ def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
     updates = each.pop(UPDATES)
 
     def is_here(ids: Array) -> Array:
-        return layout.ids_on(unit.shard, ids)
+        return layout.ids_on(table.shard, ids)
 
     if not updates or any(len(found) != len(updates) for found in each.values()):
         raise SnapshotError(f"{reader.folder} has no table {key!r}, or not all that is known of it")
-    unit.begin_at(step, int(updates[0][0]))
+    table.begin_at(step, int(updates[0][0]))
     held.begin_with([dict(zip(each, marks, strict=True)) for marks in zip(*each.values(), strict=True)], is_here)
     like = held.columns(np.empty(0, np.int64))
     for ids, columns in reader.rows(key, is_here, {name: array.dtype for name, array in like.items()}):

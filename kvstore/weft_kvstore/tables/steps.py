@@ -55,8 +55,8 @@ class Due(NamedTuple):
 
 
 # --- Which steps of a table are in, merged and applied: all slots together, or each by itself -------------------------
-# Where slots go together gradients are added as a bucket's are: in slot order the longest complete prefix at once,
-# while later ones wait, so that the sum is the same bits for any order of arrival; or in the order of arrival.
+# Where slots go together gradients are added in slot order: the longest complete prefix at once, while later ones
+# wait, so that the sum is the same bits for any order of arrival; or in the order of arrival.
 
 
 class TableSteps:

@@ -210,8 +210,8 @@ def value_runs(values: Values, parts: Sequence[memoryview]) -> list[tuple[int, V
     return found
 
 
-# --- Chunks of rows and of ids as bytes: see `row_layout` for how they are cut
-# ------------------------------------------- What comes is checked before it is used.
+# --- Chunks of rows and of ids as bytes: see `row_layout` for how they are cut ----------------------------------------
+# What comes is checked before it is used.
 
 
 class RowSource:
