@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from weft_kvstore.client.plan import KeySet, PlanRun
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.sharding import Routing
 from weft_kvstore.step_outcome import LossScale, StepOutcome
 
@@ -25,7 +26,7 @@ class EncodedRun:
     """A `Source` of a run of `arrays`, gradients of a step by their position in the call, with the encoder of each that
     keeps a residual. Slices leave in their order, so that the first `_made` of them have bytes."""
 
-    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_made", "_run", "_scale", "_step")
+    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_kept", "_made", "_run", "_scale", "_step")
 
     def __init__(
         self,
@@ -36,14 +37,17 @@ class EncodedRun:
         *,
         step: int,
         scale: float,
+        kept: Sequence[Mapping[int, Array]] = (),
     ) -> None:
-        """`scale`: what gradients that keep a residual are divided by."""
+        """`scale`: what gradients that keep a residual are divided by. `kept`: of each key the bytes of slices that
+        were encoded when the step was pushed before; none where it was not."""
         self._run = run
         self._codec = codec
         self._arrays = arrays
         self._encoders = encoders
         self._step = step
         self._scale = scale
+        self._kept = kept
         self._made = 0
         self._buffer = np.empty(int(codec.begins[-1]), np.uint8)
 
@@ -58,12 +62,25 @@ class EncodedRun:
             self._made = self._encode(self._made, last)
         return (bytes_of(self._buffer)[start:stop],)
 
+    def encoded(self) -> Iterator[tuple[int, int, Array]]:
+        """What was encoded: the key's position, its slice, and the bytes."""
+        run, begins = self._run, self._codec.begins.tolist()
+        for part, origin, end in zip(run.parts, run.part_slices, run.part_slices[1:], strict=False):
+            for one in range(origin, min(end, self._made)):
+                yield part.position, part.first + one - origin, self._buffer[begins[one] : begins[one + 1]]
+
     def _encode(self, first: int, stop: int) -> int:
         """Encodes slices of the run that are of one key. The first one behind them."""
         run, begins = self._run, self._codec.begins
         number = bisect_right(run.part_slices, first) - 1
         stop = min(stop, run.part_slices[number + 1])
         part, origin = run.parts[number], run.part_slices[number]
+        at = part.first + first - origin
+        if self._kept and (kept := self._kept[part.position]):
+            if at in kept:
+                self._buffer[begins[first] : begins[first + 1]] = kept[at]
+                return first + 1
+            stop = next((one for one in range(first + 1, stop) if at + one - first in kept), stop)
         flat = self._arrays[part.position].reshape(-1)
         base = part.start // flat.itemsize - int(self._codec.bounds[origin])
         elements = flat[base + int(self._codec.bounds[first]) : base + int(self._codec.bounds[stop])]
@@ -72,8 +89,7 @@ class EncodedRun:
         if encoder is None:
             self._codec.encode(first, stop, elements, out)
         else:
-            at = part.first + first - origin
-            encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out)
+            encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out, late=True)
         return stop
 
 
@@ -130,9 +146,13 @@ class ResidualCapture:
 class GradientEncoders:
     """`scale` is what the loss of the next step is multiplied by: gradients that keep a residual are divided by it.
 
-    A step of a key is encoded once, and after those before it. Invariants: no step before `_next[key]` may be pushed,
-    for one of which something was encoded comes before it; `_begun[key]` are the steps whose pushes are under way,
-    ascending; `_under_way` counts pushes that are not all encoded, or not all acknowledged.
+    A step of a key is pushed once, and after those before it; one that failed may be pushed again. A slice is encoded
+    once for a step: some shards may have taken it from a push that failed, so what was encoded is sent again as it was.
+
+    Invariants: no step before `_next[key]` may be pushed that has not failed, for one of which something was encoded
+    comes before it; `_begun[key]` are the steps whose pushes are under way; `_failed[key]` has by step what was encoded
+    in pushes that failed, by slice, until the step was pushed again or shards have taken one that they take only after
+    it; `_under_way` counts pushes that are not all encoded, or not all acknowledged.
     """
 
     def __init__(self, description: StoreDescription, routing: Routing, slot: int) -> None:
@@ -153,6 +173,7 @@ class GradientEncoders:
             self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self.residuals[key.key])
         self._next = dict.fromkeys(self._encoders, 0)
         self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
+        self._failed: dict[str, dict[int, dict[int, Array]]] = {}
         self._capture: ResidualCapture | None = None
         self._steps_ended = 0
         """Steps that this slot is through with: their barriers have ended."""
@@ -171,12 +192,12 @@ class GradientEncoders:
 
     def begin(self, keys: KeySet, step: int) -> Sequence[SliceEncoder | None]:
         """The encoder of each key for a push of a step; None where the key keeps no residual. Raises StoreRefusedError
-        for a step of which a key's was begun before, or a later one: then nothing has."""
+        for a step of which a key's was begun before, or a later one, and has not failed: then nothing has."""
         found = [self._encoders.get(name) for name in keys.names]
         mine = [name for name in keys.names if name in self._encoders]
         for name in mine:
-            last = max([self._next[name] - 1, *self._begun[name][-1:]])
-            if step <= last:
+            last = max([self._next[name] - 1, *self._begun[name]])
+            if step <= last and (step in self._begun[name] or step not in self._failed.get(name, ())):
                 detail = f"step {last} was pushed already, and what compression left out is in later steps"
                 raise StoreRefusedError(f"slot {self._slot}: push of key {name!r}, step {step}: {detail}")
         for name in mine:
@@ -184,14 +205,34 @@ class GradientEncoders:
         self._under_way += 1
         return found
 
-    def ended(self, keys: KeySet, step: int, *, encoded: bool) -> None:
-        """A push that was begun has ended. If nothing of it was encoded, nor of a later one, it may be begun again."""
+    def kept(self, keys: KeySet, step: int) -> Sequence[Mapping[int, Array]]:
+        """Of each key what was encoded in pushes of the step that failed, by slice; empty if there was none."""
+        if not self._failed:
+            return ()
+        return [self._failed.get(name, {}).get(step, {}) for name in keys.names]
+
+    def ended(
+        self, keys: KeySet, step: int, *, encoded: bool, failed: Iterable[tuple[int, int, Array]] | None = None
+    ) -> None:
+        """A push that was begun has ended. If it has failed, it may be begun again: `failed` is what was encoded of it,
+        as `EncodedRun.encoded` gives it."""
         self._under_way -= 1
-        for name in keys.names:
-            if name in self._encoders:
-                self._begun[name].remove(step)
-                if encoded:
-                    self._next[name] = max(self._next[name], step + 1)
+        mine = [name for name in keys.names if name in self._encoders]
+        for name in mine:
+            self._begun[name].remove(step)
+            if encoded:
+                self._next[name] = max(self._next[name], step + 1)
+            if failed is not None:
+                self._failed.setdefault(name, {}).setdefault(step, {})
+            elif name in self._failed:  # Shards take a step only if they have those before it, but for STEPS_AHEAD.
+                self._failed[name] = {
+                    one: kept for one, kept in self._failed[name].items() if step - STEPS_AHEAD <= one != step
+                }
+                if not self._failed[name]:
+                    del self._failed[name]
+        for position, index, some in failed or ():
+            if keys.names[position] in self._encoders:
+                self._failed[keys.names[position]][step][index] = some
         self._finish_capture()
 
     def step_ended(self, step: int) -> None:

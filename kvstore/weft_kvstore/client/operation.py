@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -260,7 +261,7 @@ class KeyOperation(Operation):
         assert kind is not None
         number = NOBODY if kind is _GRADIENT else self.number  # Gradients of several calls are one run.
         if encoders is not None and plan.has_pushed and kind is _GRADIENT:
-            of_keys = encoders.begin(self.keys, self.step)
+            of_keys, kept = encoders.begin(self.keys, self.step), encoders.kept(self.keys, self.step)
             self._encoders = encoders
         for shard, runs in plan.runs.items():
             mine = self.runs[shard] = []
@@ -271,7 +272,7 @@ class KeyOperation(Operation):
                 else:
                     bounds = run.pushed.begins
                     scale = self._encoders.scale
-                    source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=scale)
+                    source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=scale, kept=kept)
                     self._encoded.append(source)
                 entry = SentEntry(kind, number, run.bucket, self.step, self.array)
                 priorities = run.priorities if run.priorities is None or not ahead else run.priorities - ahead
@@ -371,7 +372,8 @@ class KeyOperation(Operation):
         self.arrays = ()
         if self._encoders is not None:
             encoded = any(one.has_begun for one in self._encoded)
-            self._encoders.ended(self.keys, self.step, encoded=encoded)
+            failed = chain.from_iterable(one.encoded() for one in self._encoded) if self.pending else None
+            self._encoders.ended(self.keys, self.step, encoded=encoded, failed=failed)
             self._encoders, self._encoded = None, []
 
     def __str__(self) -> str:

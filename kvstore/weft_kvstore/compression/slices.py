@@ -99,15 +99,23 @@ class SliceEncoder(SliceCodec):
         return int(self._next.max(initial=0))
 
     def encode_step(
-        self, step: int, first: int, stop: int, elements: Array | None, *, scale: float = 1.0, out: Array | None = None
+        self,
+        step: int,
+        first: int,
+        stop: int,
+        elements: Array | None,
+        *,
+        scale: float = 1.0,
+        out: Array | None = None,
+        late: bool = False,
     ) -> Array:
         """The bytes of slices `first` to before `stop` of these elements; as `Codec.encode` does. None, for a step that
         is skipped or has no gradient: the bytes of zeros, and the residual stays.
 
-        Raises ValueError for a slice that was encoded for this step or a later one.
+        Raises ValueError for a slice that was encoded for this step or a later one. `late`: the caller knows that they
+        were not encoded for this step, and they may have been for a later one.
         """
-        encoded = np.flatnonzero(self._next[first:stop] > step)
-        if encoded.size:
+        if not late and (encoded := np.flatnonzero(self._next[first:stop] > step)).size:
             index = first + int(encoded[0])
             raise ValueError(f"slice {index}, step {step}: encoded for step {int(self._next[index]) - 1} already")
         if self.encodes is not None:
@@ -118,5 +126,5 @@ class SliceEncoder(SliceCodec):
         elif self.residual is not None:
             residual = self.residual[self.bounds[first] : self.bounds[stop]]
         payload = self.codec.encode(elements, run, residual, scale=scale, out=out)
-        self._next[first:stop] = step + 1
+        np.maximum(self._next[first:stop], step + 1, out=self._next[first:stop])
         return payload

@@ -81,14 +81,26 @@ def test_an_encoder_has_the_keys_own_slices_whichever_shard_has_them() -> None:
 
 
 class Steps:
-    """Which steps of one key may be begun, in plain words: none before one that is under way or was encoded."""
+    """Which steps of one key may be begun, in plain words: none before one that is under way or was encoded, but for
+    those that failed."""
 
     def __init__(self) -> None:
         self.under_way: list[int] = []
         self.encoded: list[int] = []
+        self.failed: set[int] = set()
 
     def lets(self, step: int) -> bool:
+        if step in self.failed and step not in self.under_way:
+            return True
         return step > max([*self.under_way, *self.encoded], default=-1)
+
+    def ended(self, step: int, *, encoded: bool, failed: bool) -> None:
+        self.under_way.remove(step)
+        self.encoded += [step] if encoded else []
+        if failed:
+            self.failed.add(step)
+        else:
+            self.failed = {one for one in self.failed if one != step and one >= step - 2}
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["a", "b", "ab"]), st.booleans()), max_size=25), st.data())
@@ -103,11 +115,10 @@ def test_a_step_of_a_key_is_encoded_once_and_after_those_before_it(
     for step, names, ends in events:
         if ends and calls:
             of, begun = calls.pop(data.draw(st.integers(0, len(calls) - 1)))
-            encoded = data.draw(st.booleans())
-            encoders.ended(sets[of], begun, encoded=encoded)
+            encoded, failed = data.draw(st.booleans()), data.draw(st.booleans())
+            encoders.ended(sets[of], begun, encoded=encoded, failed=[] if failed else None)
             for name in of:
-                plain[name].under_way.remove(begun)
-                plain[name].encoded += [begun] if encoded else []
+                plain[name].ended(begun, encoded=encoded, failed=failed)
         elif all(plain[name].lets(step) for name in names):
             encoders.begin(sets[names], step)
             calls.append((names, step))
@@ -129,7 +140,7 @@ def test_steps_of_which_nothing_was_encoded_may_all_be_begun_again() -> None:
     for step in (0, 1):
         encoders.begin(keys, step)
     for step in (0, 1):
-        encoders.ended(keys, step, encoded=False)
+        encoders.ended(keys, step, encoded=False, failed=[])
     for step in (0, 1):
         encoders.begin(keys, step)
         encoders.ended(keys, step, encoded=True)
@@ -147,6 +158,37 @@ def test_a_step_that_ends_after_a_later_one_does_not_let_that_begin_again() -> N
         with pytest.raises(StoreRefusedError, match="step 1 was pushed already"):
             encoders.begin(keys, step)
     encoders.begin(keys, 2)
+
+
+def test_what_was_encoded_in_a_push_that_failed_is_kept_until_the_step_has_arrived() -> None:
+    encoders, keys, both = encoders_of(STORE), keys_of(STORE, "w"), keys_of(STORE, "small", "v", "w")
+    some, other = np.array([1, 2], np.uint8), np.array([3, 4], np.uint8)
+    encoders.begin(both, 0)
+    encoders.begin(both, 1)
+    encoders.ended(both, 0, encoded=True, failed=[(2, 0, some), (0, 0, other)])
+    encoders.begin(keys, 0)
+    assert encoders.kept(keys, 0) == [{0: some}]
+    with pytest.raises(StoreRefusedError, match="key 'w', step 0: step 1 was pushed already"):
+        encoders.begin(keys, 0)
+    encoders.ended(keys, 0, encoded=True, failed=[(0, 1, other)])
+    encoders.ended(both, 1, encoded=True)
+    assert encoders.kept(both, 0) == [{}, {}, {0: some, 1: other}]
+    encoders.begin(both, 0)
+    encoders.ended(both, 0, encoded=True)
+    assert encoders.kept(both, 0) == ()
+    with pytest.raises(StoreRefusedError, match="step 1 was pushed already"):
+        encoders.begin(keys, 0)
+
+
+@pytest.mark.parametrize(("later", "is_kept"), [(3, True), (4, False)])
+def test_what_failed_has_arrived_if_shards_have_taken_a_step_that_is_too_far_ahead_of_it(
+    later: int, is_kept: bool
+) -> None:
+    encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
+    encoders.begin(keys, 1)
+    encoders.ended(keys, 1, encoded=True, failed=[])
+    encode(encoders, keys, later)
+    assert bool(encoders.kept(keys, 1)) is is_kept
 
 
 def test_residuals_of_another_are_taken_over_and_others_begin_at_zero() -> None:

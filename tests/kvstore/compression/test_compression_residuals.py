@@ -74,6 +74,22 @@ def test_a_slice_is_encoded_once_per_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_a_slice_may_be_encoded_late_and_nothing_is_lost(name: str) -> None:
+    """Step 0 failed before its second slice left, and is pushed again after step 1."""
+    owed = residuals()
+    one = encoder(name, owed)
+    g0, g1 = gradient(0), gradient(1)
+    first = one.encode_step(0, 0, 1, g0[:40])
+    second = one.encode_step(1, 0, 3, g1)
+    late = one.encode_step(0, 1, 3, g0[40:], late=True)
+    sent = one.codec.decode(np.concatenate([first, late]), BOUNDS) + one.codec.decode(second, BOUNDS)
+    np.testing.assert_array_equal(sent + owed, g0 + g1)
+    assert one.furthest == 2
+    with pytest.raises(ValueError, match="slice 1, step 1: encoded for step 1 already"):
+        one.encode_step(1, 1, 2, g1[40:80])
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_a_step_without_a_gradient_sends_zeros_and_leaves_what_is_owed(name: str) -> None:
     owed = residuals()
     one = encoder(name, owed)

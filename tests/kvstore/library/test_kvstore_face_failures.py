@@ -45,8 +45,9 @@ def test_a_refused_row_stops_nobody(make: Make) -> None:
     assert [store.pull_rows("t", [0]).result(WAIT_S).tolist() for store in stores] == [[[-2.0, -2.0]]] * 2
 
 
-def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make) -> None:
-    store, other = make(describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0))
+@pytest.mark.parametrize("compression", [None, {"gradients": {"kind": "2bit", "threshold": 1.0}, "least_bytes": 1}])
+def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make, compression: dict[str, Any] | None) -> None:
+    store, other = make(describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0, compression=compression))
     for step in range(3):
         store.push("w", ones(2), step=step)
     assert refused(store.push("w", ones(2), step=3))

@@ -33,7 +33,7 @@ from weft_kvstore import Key, KVStore, describe
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
-from weft_kvstore.errors import StoreLostError, StoreRefusedError
+from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import routing_of
@@ -372,6 +372,46 @@ def test_a_push_of_which_nothing_left_may_be_made_again() -> None:
     again = push_all(simulation.stores[0], description, 0, 0)
     simulation.finish(ANY, again)
     assert again.result(0) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["2bit", "topk", "bf16"])
+def test_pushes_that_were_refused_or_failed_halfway_send_the_same_bytes_again(name: str, seed: int) -> None:
+    """Slot 0 pushes four steps ahead: of the third and fourth, shards may take some slices, and all of the others when
+    they are pushed again. The first fails at its deadline, wherever it is then."""
+    description = compressed_store(gradients=KINDS[name])
+    simulation = Simulation(description, LinkSettings(request_timeout_s=30, frame_bytes=200))
+    choose, names = random.Random(seed), names_of(description)
+    store = simulation.stores[0]
+    first = store.pull(names, 0)
+    simulation.finish(choose, first)
+    plain = PlainTraining(description, dict(zip(names, first.result(0), strict=True)))
+    pushes = [push_all(store, description, 0, 0)]
+    for _ in range(seed * 3):
+        simulation.step(choose)
+    simulation.clients[0]._end_overdue(simulation.now + 31)
+    simulation.clients[0].end_futures()
+    assert isinstance(pushes[0].exception(0), StoreTimeoutError)
+    pushes = [push_all(store, description, 0, step) for step in range(4)]
+    for slot in (1, 2):
+        for _ in range(20):
+            simulation.step(choose)
+        pushes.append(push_all(simulation.stores[slot], description, slot, 0))
+    simulation.finish(choose, *pushes)
+    refused = [step for step in range(4) if pushes[step].exception(0) is not None]
+    for slot in (1, 2):
+        for step in range(1, 4):
+            push_all(simulation.stores[slot], description, slot, step)
+            simulation.settle(choose)
+    for step in refused:
+        again = push_all(store, description, 0, step)
+        simulation.finish(choose, again)
+        assert again.result(0) is None
+    for step in range(4):
+        plain.step(step)
+    value = store.pull(names, 4, settled=True)
+    simulation.finish(choose, value)
+    assert_same(value.result(0), plain.values)
 
 
 TOPK = CompressionDescription(Kind.TOP_K, count=2)
