@@ -320,7 +320,7 @@ class ValueCalls:
             keys.names,
             version,
             arrays,
-            lambda versions, hosts: self._store.set(keys.names, versions[0], _as_kept(keys.specs, hosts)),
+            lambda _, hosts: self._store.set(keys.names, int(version), _as_kept(keys.specs, hosts)),
         )
 
     def restore(self, key: UserKey | Keys, value: Any, state: Any = None, *, step: int) -> Future[None]:

@@ -12,6 +12,9 @@ from types import TracebackType
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
+import msgspec
+import numpy as np
+
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
@@ -91,6 +94,8 @@ class KVStore(RowCalls):
         encrypted. Raises OSError, DescriptionError, ValueError for a wrong slot or keys, StoreError with the shard.
         """
         described = _read(description)
+        slot = int(slot) if isinstance(slot, np.integer) else slot
+        step, incarnation = _whole("step", step), _whole("incarnation", incarnation)
         link = _settings(settings, timeout_s)
         keys = (
             curve_keys if curve_keys is None or isinstance(curve_keys, CurveKeys) else read_curve_keys(Path(curve_keys))
@@ -99,7 +104,8 @@ class KVStore(RowCalls):
             described, slot, incarnation=incarnation, settings=link, endpoints=endpoints, curve_keys=keys
         )
         try:
-            await_shards(client, described, slot, wait_s)
+            here = described if endpoints is None else msgspec.structs.replace(described, shards=tuple(endpoints))
+            await_shards(client, here, slot, wait_s)
             return cls(client, described, slot, step=step)
         except BaseException:
             client.close()
@@ -119,6 +125,7 @@ class KVStore(RowCalls):
         threads. `step`: the first to be counted, where the store is restored. `tables` says from what size on rows of
         tables lie in a file. Raises OSError and DescriptionError."""
         described = _read(description)
+        step = _whole("step", step)
         store = LocalStore(described, settings=_settings(settings, timeout_s), tables=tables)
         return cls(store, described, 0, step=step)
 
@@ -128,7 +135,8 @@ class KVStore(RowCalls):
         self._process.check()
         if not isinstance(self._store, LocalStore):
             raise StoreError(f"this store is connected as slot {self.slot}; slot {slot} takes a `connect` of its own")
-        return KVStore(self._store.at_slot(slot), self.description, slot, step=step)
+        slot = int(slot) if isinstance(slot, np.integer) else slot
+        return KVStore(self._store.at_slot(slot), self.description, slot, step=_whole("step", step))
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -250,6 +258,13 @@ os.register_at_fork(after_in_child=_leave_behind)
 
 def _read(description: Described) -> StoreDescription:
     return description if isinstance(description, StoreDescription) else read_description(description)
+
+
+def _whole(name: str, number: Any) -> int:
+    """A number that counts, NumPy's too. Raises ValueError for another."""
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < 1 << 63:
+        raise ValueError(f"{name}: a whole number from 0 to 2^63 - 1, not {number!r}")
+    return int(number)
 
 
 def _settings(settings: LinkSettings, timeout_s: float | None) -> LinkSettings:

@@ -78,11 +78,12 @@ class PushLog:
     def begin(self, names: Sequence[str], steps: Sequence[int], counts_before: Sequence[int]) -> None:
         """Before these steps are counted: which of them skip others. If such a push is refused before an earlier step
         is pushed, its step was a slip of the caller: neither that nor a later one has begun."""
-        for name, step, before in zip(names, steps, counts_before, strict=True):
-            if name in self.skipped and step <= self.skipped[name][0]:
-                del self.skipped[name]
-            if step > before:
-                self.skipped.setdefault(name, (step, before))
+        with self._lock:
+            for name, step, before in zip(names, steps, counts_before, strict=True):
+                if name in self.skipped and step <= self.skipped[name][0]:
+                    del self.skipped[name]
+                if step > before:
+                    self.skipped.setdefault(name, (step, before))
 
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any], *, again: bool = False) -> None:
         """Records a push that has begun. `again`: some of its steps may have been pushed before."""
@@ -296,7 +297,7 @@ class SlotSteps:
             if pulls and (
                 log.has_failed
                 or self._traffic.under_way
-                or counts_before.count(counts_before[0]) < len(counts_before)
+                or len({*counts_before}) > 1
                 or not self.unchecked.isdisjoint(names)
             ):
                 return None

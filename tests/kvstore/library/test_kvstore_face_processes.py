@@ -18,7 +18,16 @@ import pytest
 
 from free_ports import free_port
 from shard_command import weft_kvstore
-from weft_kvstore import DescriptionError, KVStore, StoreError, StoreLostError, StoreRefusedError, describe
+from weft_kvstore import (
+    DescriptionError,
+    Key,
+    KVStore,
+    ShardServer,
+    StoreError,
+    StoreLostError,
+    StoreRefusedError,
+    describe,
+)
 from weft_kvstore.description.form import read_description
 
 ROOT = Path(__file__).parents[3]
@@ -152,6 +161,24 @@ def test_a_worker_that_finds_no_shard_says_how_one_is_started() -> None:
         KVStore.connect(description, 0, wait_s=0.1)
     with KVStore.connect(description, 0, wait_s=0, timeout_s=0.2) as store, pytest.raises(StoreError, match="shard 0"):
         store.pull("w").result(WAIT_S)
+
+
+def test_numbers_of_numpy_are_numbers_and_what_is_none_is_named() -> None:
+    description = describe(
+        {"w": Key((3,), initializer=0.0), "t": Key((4, 2), rows=True)}, shards=["tcp://127.0.0.1:0"], rule="sgd", lr=1.0
+    )
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        server.open(description, 0)
+        here = [server.endpoint]
+        for named, number in (("step", 1.5), ("step", -1), ("incarnation", "2"), ("incarnation", -1)):
+            with pytest.raises(ValueError, match=f"{named}: a whole number from 0 to .*, not {number!r}"):
+                KVStore.connect(description, 0, endpoints=here, **{named: number})
+        with KVStore.connect(description, np.int64(0), endpoints=here, incarnation=np.int64(2)) as store:
+            assert store.pushpull("w", np.ones(3, np.float32)).result(WAIT_S).shape == (3,)
+            assert store.set([], [], version=1).result(WAIT_S) is None
+            assert store.pushpull_rows([], [], []).result(WAIT_S) == []
+    with pytest.raises(StoreLostError, match=r"shard 0 at tcp://127\.0\.0\.1:9 "):
+        KVStore.connect(description, 0, endpoints=["tcp://127.0.0.1:9"], wait_s=0.1)
 
 
 def accuracies(text: str) -> list[float]:
