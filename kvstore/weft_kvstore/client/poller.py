@@ -480,14 +480,15 @@ class Poller:
         failure = self._failure
         try:
             with self._working:
-                if failure is None:
-                    reason = "the store was closed"
-                    self._sockets.send(time.monotonic())
-                else:
+                reason = "the store was closed"
+                if failure is not None:
                     reason = f"the store's thread failed: {type(failure).__name__}: {failure}"
-                # Futures first: whatever fails after this, nobody waits for ever.
-                self._sockets.close(reason)
-                self._sockets.core.end_futures()
+                try:
+                    if failure is None:
+                        self._sockets.send(time.monotonic())
+                finally:  # Whatever fails, nobody waits for ever.
+                    self._sockets.close(reason)
+                    self._sockets.core.end_futures()
             self._call_back()
             with self._working:
                 self._sockets.release()
