@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     from weft.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+LOG: Final = logging.getLogger(__name__)
+"""Says at level WARNING why a job that is waited for stays pending: Python prints that also where nothing is set up."""
+
+PENDING_S: Final = 10.0
+"""How long a job may be pending before a wait says why: agents that are starting are there sooner."""
 
 EVENTS = 200
 """Of a page of a job's log."""
@@ -108,7 +115,8 @@ class JobHandle:
         self._http.send("DELETE", self._path())
 
     def wait(self, timeout_s: float | None = None) -> Job:
-        """Wait until the job has succeeded, and return it. Tolerates a server restart.
+        """Wait until the job has succeeded, and return it. Tolerates a server restart. A warning of the logger
+        `weft.job_handle` says what the job waits for, where it is pending for more than 10 s.
 
         Raises JobFailedError, JobCancelledError, and WaitTimeoutError after `timeout_s` seconds.
         """
@@ -122,9 +130,16 @@ class JobHandle:
         """
         now = self._http.clock.now
         deadline = None if timeout_s is None else now() + timeout_s
+        warned_at, said = now() + PENDING_S, None
         for found in polled(self._http, self.refresh, deadline=deadline):
-            if isinstance(found, Job) and (condition(found) or found.state.is_terminal):
-                break
+            if isinstance(found, Job):
+                if condition(found) or found.state.is_terminal:
+                    break
+                if found.state is not JobState.PENDING:
+                    warned_at = now() + PENDING_S
+                elif now() >= warned_at and found.reason not in {None, said}:
+                    said = found.reason
+                    LOG.warning("job %s (%s) is %s: %s", self.id, found.name, found.state.value, said)
             if deadline is not None and now() >= deadline:
                 raise WaitTimeoutError(
                     f"job {self.id} ({self.job.name}) is still {self.state.value} after {timeout_s:g} s"

@@ -212,7 +212,10 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
                 optimizer=weft.SGD(lr=1e6),
             ),
         )
-    yield "start 3 more, or submit it for at most 2", train(good, workers=5, patience_s=0.1)
+    yield (
+        "start 3 more (python -m weft_worker --server URL), or submit it for at most 2",
+        train(good, workers=5, patience_s=0.1),
+    )
     yield "has in_features=20", lambda: weft.nn.Linear(20, 3)(weft.input("x", (weft.BATCH, 10)))
     yield "http://127.0.0.1:8470", lambda: weft.Client("localhost:8470").agents()
     yield "start one with", lambda: weft.Client(f"http://127.0.0.1:{free_port()}", retry=Retry(attempts=2)).agents()

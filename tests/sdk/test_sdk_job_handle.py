@@ -54,6 +54,22 @@ def test_waiting_has_a_deadline_and_says_how_far_the_job_is() -> None:
     assert script.time.now == pytest.approx(3)
 
 
+def test_waiting_warns_once_of_what_a_job_waits_for_that_stays_pending(caplog: pytest.LogCaptureFixture) -> None:
+    waits = job(state=JobState.PENDING, reason="needs 3 workers; 2 are registered, 2 are free")
+    with pytest.raises(weft.WaitTimeoutError):
+        handle(answers(waits)).wait(timeout_s=9)
+    assert not caplog.records
+    with pytest.raises(weft.WaitTimeoutError):
+        handle(answers(waits)).wait(timeout_s=60)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().endswith("is pending: needs 3 workers; 2 are registered, 2 are free")
+    caplog.clear()
+    more = waits.model_copy(update={"reason": "needs 3 workers; 1 is registered, 1 is free"})
+    handle(answers(*[waits] * 40, *[more] * 20, job(state=JobState.SUCCEEDED))).wait()
+    assert [each.getMessage().rpartition(": ")[2] for each in caplog.records] == [waits.reason, more.reason]
+
+
 def test_waiting_bears_a_server_that_is_started_again_but_not_for_ever() -> None:
     refused = [unavailable] * 40  # the client's own four attempts each
     assert handle(answers(job(), *refused, job(state=JobState.SUCCEEDED))).wait().state is JobState.SUCCEEDED

@@ -52,12 +52,15 @@ def test_a_job_goes_through_its_whole_life_and_everything_is_released(world: Wor
 
 def test_a_job_without_agents_says_what_it_needs_and_starts_when_they_come(world: World) -> None:
     world.submit()
-    assert world.jobs["job"].reason == "needs 1 shard; 0 are registered: start 1 more"
+    assert (
+        world.jobs["job"].reason
+        == "needs 1 shard; 0 are registered: start 1 more (python -m weft_kvstore --server URL)"
+    )
     world.agent(SHARD, "shard-0")
     world.agent(WORKER, "worker-0")
     assert (
-        world.jobs["job"].reason
-        == "needs 2 workers; 1 is registered, 1 is free: start 1 more, or submit it for at most 1"
+        world.jobs["job"].reason == "needs 2 workers; 1 is registered, 1 is free: start 1 more "
+        "(python -m weft_worker --server URL), or submit it for at most 1"
     )
     world.agent(WORKER, "worker-1")
     assert world.jobs["job"].state is JobState.STARTING
@@ -88,7 +91,10 @@ def test_a_worker_is_told_whether_it_may_compute_in_tf32(world: World, allowed: 
 
 def test_a_job_without_shards_is_placed_where_there_are_none_and_its_worker_is_told_at_once(world: World) -> None:
     world.submit(plan(workers=1, shards=0))
-    assert world.jobs["job"].reason == "needs 1 worker; 0 are registered, 0 are free: start 1 more"
+    assert (
+        world.jobs["job"].reason
+        == "needs 1 worker; 0 are registered, 0 are free: start 1 more (python -m weft_worker --server URL)"
+    )
     worker = world.agent(WORKER, "worker-0")
     (told,) = world.orders(worker).allocations
     assert isinstance(told, WorkerAllocation)

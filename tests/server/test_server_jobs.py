@@ -158,7 +158,10 @@ def test_jobs_are_listed_in_pages_newest_first_and_by_state(client: httpx.Client
 
 def test_a_pending_job_says_what_it_waits_for(client: httpx.Client, document: dict[str, Any]) -> None:
     job = submit(client, document).json()
-    assert (job["state"], job["reason"]) == ("pending", "needs 1 shard; 0 are registered: start 1 more")
+    assert (job["state"], job["reason"]) == (
+        "pending",
+        "needs 1 shard; 0 are registered: start 1 more (python -m weft_kvstore --server URL)",
+    )
 
 
 def test_cancelling_twice_changes_nothing_and_an_ended_job_cannot_be_cancelled(

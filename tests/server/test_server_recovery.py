@@ -57,12 +57,15 @@ def test_a_job_that_finds_no_agents_waits_for_them_and_says_so(world: World) -> 
     world.bring_to(JobState.RUNNING)
     world.tick(5.2, alive=[*workers[1:]])
     job = world.jobs["job"]
-    assert (job.state, job.reason) == (JobState.RECOVERING, "needs 1 shard; 0 are registered: start 1 more")
+    assert (job.state, job.reason) == (
+        JobState.RECOVERING,
+        "needs 1 shard; 0 are registered: start 1 more (python -m weft_kvstore --server URL)",
+    )
     assert job.restarts == 1  # The worker and the shard were lost together.
     world.agent(SHARD, "shard-2")
     assert (
-        world.jobs["job"].reason
-        == "needs 2 workers; 1 is registered, 1 is free: start 1 more, or submit it for at most 1"
+        world.jobs["job"].reason == "needs 2 workers; 1 is registered, 1 is free: start 1 more "
+        "(python -m weft_worker --server URL), or submit it for at most 1"
     )
     world.agent(WORKER, "worker-2")
     assert world.jobs["job"].state is JobState.STARTING

@@ -27,7 +27,8 @@ def test_a_gang_is_placed_whole_or_not_at_all() -> None:
     view = View([job("a", 3)], [worker(1), worker(2), shard(3)])
     assert schedule(view, 0).placements == ()
     assert schedule(view, 0).waiting == {
-        "a": "needs 3 workers; 2 are registered, 2 are free: start 1 more, or submit it for at most 2"
+        "a": "needs 3 workers; 2 are registered, 2 are free: start 1 more "
+        "(python -m weft_worker --server URL), or submit it for at most 2"
     }
 
 
@@ -66,7 +67,10 @@ def test_slots_follow_the_workers_names_whoever_registered_first() -> None:
 
 def test_shards_of_one_job_are_different_ones() -> None:
     decided = schedule(View([job("a", 1, 2)], [worker(1), shard(2)]), 0)
-    assert decided.waiting == {"a": "needs 2 shards; 1 is registered: start 1 more, or submit it for at most 1"}
+    assert decided.waiting == {
+        "a": "needs 2 shards; 1 is registered: start 1 more "
+        "(python -m weft_kvstore --server URL), or submit it for at most 1"
+    }
 
 
 def test_the_oldest_job_comes_first_and_the_next_gets_what_is_left() -> None:

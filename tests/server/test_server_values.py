@@ -555,7 +555,7 @@ def test_a_dry_run_says_what_a_job_would_be_and_keeps_nothing(
         "fetched_row_bytes": 0,
         "sent_row_bytes": 0,
     }
-    assert run["waits_for"] == "needs 1 shard; 0 are registered: start 1 more"
+    assert run["waits_for"] == "needs 1 shard; 0 are registered: start 1 more (python -m weft_kvstore --server URL)"
     assert run["programs"].keys() >= {"train", "evaluate", "keys"}
     assert "Gemm" in run["text"]
     assert client.get("/v1/jobs").json()["jobs"] == []

@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from weft.api.agent import AgentKind
 from weft_server.planning.plan import JobPlan
@@ -24,6 +25,9 @@ PATIENCE_S = 60.0
 
 KEPT_S = 600.0
 """How long workers are then kept for it, and how long they are not, by turns: what it waits for may never end."""
+
+_PROGRAMS: Final = {AgentKind.WORKER: "weft_worker", AgentKind.SHARD: "weft_kvstore"}
+"""What a further agent is started with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +191,13 @@ def _lacking(job: PendingJob, room: _Room) -> str | None:
     shards = fit(room.shards, job.shard_bytes)
     if job.shards > len(shards):
         silent = _silent(room, AgentKind.SHARD)
-        advice = silent or _advice(job.shards, len(shards))
+        advice = silent or _advice(AgentKind.SHARD, job.shards, len(shards))
         what = _needed(job.shards, "shard", job.shard_bytes, len(shards) < len(room.shards))
         return f"needs {what}; {_are(len(shards))} registered{advice}"
     workers, free = fit(room.workers, job.worker_bytes), fit(room.free, job.worker_bytes)
     what = _needed(job.workers, "worker", job.worker_bytes, len(workers) < len(room.workers))
     if job.workers > len(free):
-        advice = _silent(room, AgentKind.WORKER) or _advice(job.workers, len(workers))
+        advice = _silent(room, AgentKind.WORKER) or _advice(AgentKind.WORKER, job.workers, len(workers))
         if job.workers <= len(workers):
             advice = f"{_silent(room, AgentKind.WORKER)}: it starts when other jobs end"
         return f"needs {what}; {_are(len(workers))} registered, {_are(len(free))} free{advice}"
@@ -229,8 +233,9 @@ def _silent(room: _Room, kind: AgentKind) -> str:
     return f", {number} more {'is' if number == 1 else 'are'} silent" if number else ""
 
 
-def _advice(wanted: int, there: int) -> str:
-    return f": start {wanted - there} more{f', or submit it for at most {there}' if there else ''}"
+def _advice(kind: AgentKind, wanted: int, there: int) -> str:
+    fewer = f", or submit it for at most {there}" if there else ""
+    return f": start {wanted - there} more (python -m {_PROGRAMS[kind]} --server URL){fewer}"
 
 
 def _are(number: int) -> str:
