@@ -56,6 +56,8 @@ class RunView:
     evaluate: dict[str, float] = field(default_factory=dict)
     since: list[MetricTaken] = field(default_factory=list)
     since_is_whole: bool | None = None
+    _trained_at: int = 0
+    """The step of `train`."""
     _shown_at: datetime | None = None
     _noticed: str = ""
 
@@ -71,11 +73,13 @@ class RunView:
             case StateChanged():
                 return self._changed(body)
             case StepDone():
+                if body.step < min(self.step, self._trained_at):
+                    self.train = {}  # of a run that was lost
                 self.step, self.steps, self.epoch = body.step, body.steps, body.epoch
                 self.samples_per_second = body.samples_per_second
                 return None
             case MetricTaken(split="train"):
-                self.train = dict(body.values)
+                self.train, self._trained_at = dict(body.values), body.step
                 self.since.append(body)
                 return None
             case MetricTaken():

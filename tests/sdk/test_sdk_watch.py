@@ -91,6 +91,32 @@ def test_the_line_of_a_pass_has_the_mean_of_its_steps_and_of_no_other_s() -> Non
     ]
 
 
+def test_after_a_loss_no_metrics_are_shown_that_the_run_which_goes_on_has_not_reached() -> None:
+    def step(seq: int, step: int, at: float) -> Event:
+        return event(seq, StepDone(step=step, steps=100, epoch=1, samples_per_second=10), at)
+
+    def metric(seq: int, step: int, loss: float) -> Event:
+        return event(seq, MetricTaken(split="train", step=step, values={"loss": loss}, samples=10), seq)
+
+    to = console(terminal=False)
+    watch(
+        [
+            metric(1, 10, 4.0), step(2, 15, 10), metric(3, 40, 0.5), step(4, 45, 20),
+            step(5, 41, 30),  # from a snapshot behind the metric
+            step(6, 12, 40), step(7, 20, 50), metric(8, 50, 0.25), step(9, 50, 60),
+        ],
+        job(), to,
+    )  # fmt: skip
+    assert [line.partition("samples/s")[2].strip() for line in written(to).splitlines()[1:]] == [
+        "train loss 4.0000",
+        "train loss 0.5000",
+        "train loss 0.5000",
+        "",
+        "",
+        "train loss 0.2500",
+    ]
+
+
 def test_a_job_that_runs_is_watched_from_its_last_events_on() -> None:
     finished = job(state=JobState.SUCCEEDED)
     script = answers(stream(sse(EVENTS[4:])), finished)

@@ -109,9 +109,13 @@ def test_metrics_that_were_told_are_not_told_again(world: World) -> None:
 
     world.bring_to(JobState.RUNNING)
     measured(1, 2)
+    assert world.jobs["job"].metrics == {"train/loss": 1.0}
     world.report(world.lease(SHARD, 0), AllocationEvent.FAILED, reason="killed", lost=True)
     world.bring_to(JobState.RUNNING)
-    measured(1, 2, 3)
+    assert world.jobs["job"].metrics == {}  # Those of the lost run are of steps that this one has not reached.
+    measured(1)
+    assert world.jobs["job"].metrics == {"train/loss": 1.0}
+    measured(2, 3)
     assert [event.body.step for event in world.events["job"] if isinstance(event.body, MetricTaken)] == [1, 2, 3]
 
 

@@ -557,6 +557,10 @@ class JobRun:
         self._metrics.begin_anew()
         self._ending.begin_anew()
         first = self.memory.first_step
+        if event is JobEvent.LOST and self.memory.end is None:
+            later = {split for split, step in self.memory.measured.items() if step > first}
+            kept = {name: one for name, one in self.job.metrics.items() if name.partition("/")[0] not in later}
+            self.log.set(metrics=kept)
         self.log.begin_anew(first)
         self.memory.has_final = False
         self._store = None
