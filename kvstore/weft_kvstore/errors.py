@@ -31,6 +31,10 @@ class StoreRefusedError(StoreError):
     pass
 
 
+class PushedTwiceError(StoreRefusedError):
+    """A push of compressed keys whose step has arrived, or is under way: it counts once."""
+
+
 class StorePassedError(StoreRefusedError):
     pass
 

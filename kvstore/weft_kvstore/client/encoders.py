@@ -12,7 +12,7 @@ from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.client.plan import KeySet, PlanRun
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.sharding import Routing
 from weft_kvstore.step_outcome import LossScale, StepOutcome
@@ -174,6 +174,8 @@ class GradientEncoders:
         self._next = dict.fromkeys(self._encoders, 0)
         self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
         self._failed: dict[str, dict[int, dict[int, Array]]] = {}
+        self._arrived: dict[str, tuple[int, ...]] = dict.fromkeys(self._encoders, ())
+        """By key: the last steps that have arrived. Shards have those that are more than STEPS_AHEAD before one."""
         self._capture: ResidualCapture | None = None
         self._steps_ended = 0
         """Steps that this slot is through with: their barriers have ended."""
@@ -199,11 +201,18 @@ class GradientEncoders:
             last = max([self._next[name] - 1, *self._begun[name]])
             if step <= last and (step in self._begun[name] or step not in self._failed.get(name, ())):
                 detail = f"step {last} was pushed already, and what compression left out is in later steps"
-                raise StoreRefusedError(f"slot {self._slot}: push of key {name!r}, step {step}: {detail}")
+                twice = all(one in self._encoders and self._is_pushed(one, step) for one in keys.names)
+                error = PushedTwiceError if twice else StoreRefusedError
+                raise error(f"slot {self._slot}: push of key {name!r}, step {step}: {detail}")
         for name in mine:
             self._begun[name].append(step)
         self._under_way += 1
         return found
+
+    def _is_pushed(self, name: str, step: int) -> bool:
+        """Whether a push of the step is under way or has arrived."""
+        arrived = self._arrived[name]
+        return step in self._begun[name] or step in arrived or step < max(arrived, default=0) - STEPS_AHEAD
 
     def kept(self, keys: KeySet, step: int) -> Sequence[Mapping[int, Array]]:
         """Of each key what was encoded in pushes of the step that failed, by slice; empty if there was none."""
@@ -224,7 +233,9 @@ class GradientEncoders:
                 self._next[name] = max(self._next[name], step + 1)
             if failed is not None:
                 self._failed.setdefault(name, {}).setdefault(step, {})
-            elif name in self._failed:  # Shards take a step only if they have those before it, but for STEPS_AHEAD.
+                continue
+            self._arrived[name] = (*self._arrived[name][-2 * STEPS_AHEAD :], step)
+            if name in self._failed:
                 self._failed[name] = {
                     one: kept for one, kept in self._failed[name].items() if step - STEPS_AHEAD <= one != step
                 }

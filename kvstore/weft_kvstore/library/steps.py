@@ -21,7 +21,14 @@ from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreClosedError, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.errors import (
+    PushedTwiceError,
+    StoreClosedError,
+    StoreError,
+    StoreLostError,
+    StoreRefusedError,
+    StoreTimeoutError,
+)
 from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, hand_on, joined, on_end, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
@@ -122,6 +129,8 @@ class PushLog:
 
     def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: StoreFuture[Any], error: BaseException) -> None:
         """A push has failed: the pulls that wait for it fail too."""
+        if isinstance(error, PushedTwiceError):
+            return  # They wait for the first one.
         lost: dict[str, int] = {}
         is_recorded = False
         with self._lock:

@@ -16,7 +16,7 @@ from weft_kvstore.client.plan import KeySet
 from weft_kvstore.compression.description import CompressionDescription, Kind
 from weft_kvstore.compression.slices import SliceEncoder
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
-from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.step_outcome import StepOutcome
 
@@ -189,6 +189,21 @@ def test_what_failed_has_arrived_if_shards_have_taken_a_step_that_is_too_far_ahe
     encoders.ended(keys, 1, encoded=True, failed=[])
     encode(encoders, keys, later)
     assert bool(encoders.kept(keys, 1)) is is_kept
+
+
+def test_only_a_step_that_was_pushed_is_said_to_be_pushed_twice() -> None:
+    """Not one that was skipped, nor a call of which another key was not pushed."""
+    encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
+    for step in (0, 1, 2, 3, 5):
+        encode(encoders, keys, step)
+    encoders.begin(keys, 6)
+    for step in (0, 1, 2, 3, 5, 6):
+        with pytest.raises(PushedTwiceError, match="key 'w', step"):
+            encoders.begin(keys, step)
+    for some, step in ((keys, 4), (keys_of(STORE, "w", "v"), 5), (keys_of(STORE, "w", "small"), 5)):
+        with pytest.raises(StoreRefusedError, match="key 'w', step") as refused:
+            encoders.begin(some, step)
+        assert not isinstance(refused.value, PushedTwiceError)
 
 
 def test_residuals_of_another_are_taken_over_and_others_begin_at_zero() -> None:

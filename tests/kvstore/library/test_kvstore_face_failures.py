@@ -67,6 +67,18 @@ def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make, compre
     assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-10.0, -10.0]
 
 
+def test_a_compressed_step_that_is_pushed_twice_counts_once_and_asks_for_nothing(make: Make) -> None:
+    compression = {"gradients": {"kind": "2bit", "threshold": 1.0}, "least_bytes": 1}
+    (store,) = make(describe({"w": zero(2)}, slots=1, rule="sgd", lr=1.0, compression=compression))
+    store.push("w", ones(2)).result(WAIT_S)
+    second = store.push("w", ones(2), step=0).exception(WAIT_S)
+    assert second is None or "step 0 was pushed already" in str(second)
+    assert store.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
+    store.push("w", ones(2)).result(WAIT_S)
+    store.end_step().result(WAIT_S)
+    assert store.pull("w").result(WAIT_S).tolist() == [-2.0, -2.0]
+
+
 @pytest.mark.parametrize("call", ["push", "pushpull"])
 def test_a_step_that_skips_others_and_is_refused_has_not_begun(
     make: Make, caplog: pytest.LogCaptureFixture, call: str
