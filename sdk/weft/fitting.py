@@ -420,9 +420,11 @@ def _exported(
             "example=..., a tensor or a tuple of tensors such as torch.zeros(2, 20), as for weft.from_torch"
         )
     if inside is not None:
-        last = "target" if "target" not in names else "loss_target"
+        of_classes = _torch_word(inside) in CLASSES
+        last = "labels" if of_classes and "target" not in source.data.columns else "target"
+        last = last if last not in names else f"loss_{last}"
         column = source.target(last, feeding, target) or source.data.columns[last]
-        module, feeding = _with_loss_inside(module, inside, names), {**feeding, last: column}
+        module, feeding = _with_loss_inside(module, inside, names, of_classes=of_classes), {**feeding, last: column}
     elif classes is not None and classes.loss in CLASSES:
         name = classes.target or "labels"
         source.check_classes(feeding.get(name) or source.target(name, feeding, target), classes.loss)
@@ -480,8 +482,9 @@ def _arguments(module: Any, source: _Columns, inputs: str | Sequence[str] | None
     return needed + more, bool(more)
 
 
-def _with_loss_inside(module: Any, loss: Any, names: Sequence[str]) -> Any:
-    """A module of the same parameters, of the inputs `names` and then the target: the loss, and the output."""
+def _with_loss_inside(module: Any, loss: Any, names: Sequence[str], *, of_classes: bool) -> Any:
+    """A module of the same parameters, of the inputs `names` and then the target: the loss, and the output. Numbers of
+    classes may be of any integer dtype."""
     kind = type(module)
     every = inspect.signature(module.forward).parameters.values()
     has_rest = any(each.kind is each.VAR_POSITIONAL for each in every)
@@ -489,7 +492,8 @@ def _with_loss_inside(module: Any, loss: Any, names: Sequence[str]) -> Any:
     def forward(self: Any, *inputs: Any) -> dict[str, Any]:
         *fed, target = inputs
         output = kind.forward(self, *fed) if has_rest else kind.forward(self, **dict(zip(names, fed, strict=True)))
-        return {LOSS: loss(output, target), "output": output}
+        wanted = target.long() if of_classes and not target.is_floating_point() else target
+        return {LOSS: loss(output, wanted), "output": output}
 
     made = copy.copy(module)
     made.__class__ = type(kind.__name__, (kind,), {"forward": forward})
@@ -518,6 +522,13 @@ _USUAL: Final = {"weight": None, "pos_weight": None, "label_smoothing": 0.0}
 """Options that weft's losses lack, with their defaults."""
 
 
+def _torch_word(loss: Any) -> str | None:
+    """What `Model.with_loss` calls a loss of PyTorch's of that kind, whatever its options."""
+    kind = type(loss) if _is_module(loss) else loss
+    is_torchs = str(getattr(kind, "__module__", "")).startswith("torch.nn.")
+    return _TORCH_LOSSES.get(getattr(kind, "__name__", "")) if is_torchs else None
+
+
 def _loss_of(loss: Any) -> Any:
     """What `Model.with_loss` takes; None for a loss of PyTorch's that it has no word for. Raises ArgumentError."""
     from weft import nn
@@ -533,8 +544,7 @@ def _loss_of(loss: Any) -> Any:
     kind = type(loss) if _is_module(loss) else loss
     if getattr(loss, "reduction", "mean") != "mean":
         raise ArgumentError(f"{kind.__name__} has reduction={loss.reduction!r}; a job's loss is a 'mean'")
-    is_torchs = str(getattr(kind, "__module__", "")).startswith("torch.nn.")
-    word = _TORCH_LOSSES.get(getattr(kind, "__name__", "")) if is_torchs else None
+    word = _torch_word(loss)
     if word is None or any(getattr(loss, option, usual) != usual for option, usual in _USUAL.items()):
         return None
     if word not in CLASSES:

@@ -221,6 +221,8 @@ _REMEDIES: Final = {
         ("must have the same dtype", IDS_WANTED, "expected scalar type", "should be the same"),
         OTHER_DTYPE,
     ),
+    "expected target dtype to be Long": "labels are numbers of classes: save their column with .astype('int64')",
+    "is out of bounds.": "a label is not one of the classes: correct the data, or give the module more outputs",
 }
 """What PyTorch says -> what helps. Of an id that is no row, an Embedding has one sentence, an EmbeddingBag two."""
 

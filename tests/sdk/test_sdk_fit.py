@@ -419,10 +419,32 @@ def test_a_loss_that_forward_computes_is_named(tmp_path: Path) -> None:
     assert sent["data"]["columns"] == {"x": "x", "y": "y"}
 
 
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(label_smoothing=0.05)])
+def test_the_labels_of_a_loss_of_classes_have_one_name_and_any_integers_whatever_its_options(
+    tmp_path: Path, loss: Any
+) -> None:
+    path = write(tmp_path / "points.npz", x="x", y=(np.arange(20) % 3).astype(np.int32))
+    data = weft.numpy_data(path, columns={"labels": "y"})
+    sent = submitted(Scores(), data, loss=loss)
+    assert sent["data"]["columns"] == {"x": "x", "labels": "y"}
+
+
+def test_a_column_that_is_mapped_to_the_target_of_a_loss_with_options_is_taken(tmp_path: Path) -> None:
+    data = weft.numpy_data(write(tmp_path / "points.npz", x="x", y="y"), columns={"target": "y"})
+    sent = submitted(Scores(), data, loss=nn.CrossEntropyLoss(label_smoothing=0.05))
+    assert sent["data"]["columns"] == {"x": "x", "target": "y"}
+
+
+def test_a_label_that_is_no_class_is_told_as_that(tmp_path: Path) -> None:
+    path = write(tmp_path / "points.npz", x="x", y=np.full(20, 7))
+    with pytest.raises(weft.ModuleRefusedError, match="a label is not one of the classes: correct the data, or give"):
+        submitted(Scores(), path, loss=nn.CrossEntropyLoss(label_smoothing=0.05))
+
+
 @pytest.mark.parametrize(
     ("loss", "name"),
     [
-        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]), label_smoothing=0.1), "target"),
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]), label_smoothing=0.1), "labels"),
         (nn.MultiMarginLoss(), "target"),
         (lambda scores, kinds: nn.functional.cross_entropy(scores * 2, kinds), "target"),
     ],

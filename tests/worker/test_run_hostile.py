@@ -86,6 +86,28 @@ def test_an_id_that_is_no_row_fails_the_run_by_column_row_and_step(tmp_path, row
     )
 
 
+def test_a_label_that_a_loss_picks_by_its_place_is_told_as_an_output_that_there_is_not(tmp_path):
+    path = changed(tmp_path, "y", 99)
+    with np.load(path) as columns:
+        x, y = columns["x"], columns["y"]
+    np.savez(path, x=x, y=y[:, None])
+    plain = mlp()
+    nodes = (
+        *plain.nodes[:3],
+        Node("GatherElements", "pick", ("scores", "labels"), ("picked",), {"axis": 1}),
+        Node("ReduceMean", "mean", ("picked",), ("loss",), {"keepdims": 0}),
+    )
+    inputs = (plain.inputs[0], Input("labels", TensorType(DType.INT64, (BATCH, 1))))
+    graph = replace(plain, inputs=inputs, nodes=nodes, outputs=("loss",))
+    job = replace(job_of(path), batch=8, programs=programs_of(graph, {}), columns={"x": "x", "labels": "y"})
+    (records,) = run_all(job)
+    assert records.last == (
+        FAILED,
+        f"index 99 in row 57 of column 'y', read in step {BAD_STEP}, is not one of the {CLASSES} outputs "
+        f"({-CLASSES} to {CLASSES - 1}) of GatherElements 'pick': correct the data, or give the model more outputs",
+    )
+
+
 def test_a_step_that_fails_ends_the_run_though_the_step_after_it_waits_for_values_that_never_come(tmp_path):
     job = replace(job_of(changed(tmp_path, "y", 99), BAD_STEP + 1, slots=2), batch=8)
     first = {key.key: np.zeros(key.type.static_shape) for key in PROGRAMS.keys}

@@ -95,7 +95,10 @@ def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:
     key = "" if error.what == "label" else _looked_up(run.plan, bound)
     of = f"parameter {key!r}" if key else f"{bound.node.op_type} {bound.node.name!r}"
     things = "rows"
-    remedies = "correct the data" if error.value < error.low else "correct the data, or give the model more rows"
+    more = "rows"
+    if bound.node.op_type == "GatherElements" and not key:  # as a loss picks each sample's class
+        things = more = "outputs"
+    remedies = "correct the data" if error.value < error.low else f"correct the data, or give the model more {more}"
     if error.what == "label":
         things = "classes"
         remedies = f"correct the data, give the model more outputs, or leave it out with ignore_index={error.value}"
