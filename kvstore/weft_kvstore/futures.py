@@ -40,6 +40,10 @@ class Driver(Protocol):
     def ended(self, future: StoreFuture[Any]) -> None:
         """It is `waited_for`, or has callbacks, and has ended, on this thread; `call_back` is to be called soon."""
 
+    def give_up(self, futures: set[Future[Any]], error: BaseException) -> StoreFuture[None]:
+        """Fails the pulls that have these futures; what also pushes goes on, without its caller's arrays. Ends once
+        nothing is written any more into arrays that callers gave to them."""
+
 
 class StoreFuture(Future[T]):
     """A future that is running, and cannot be cancelled. A thread that waits for its result does the driver's work.
@@ -61,6 +65,10 @@ class StoreFuture(Future[T]):
     _result: Any = None
     _exception: BaseException | None = None
     _failure: BaseException | None = None
+    parts: Sequence[Future[Any]] = ()
+    """The futures that it is made of, until it has ended."""
+    given_up: BaseException | None = None
+    """With what the pulls that it is made of were given up, also those that begin later."""
     _waiters: list[Any] = []  # noqa: RUF012  # never changed: each has its own with the lock
     _done_callbacks: list[Callable[[Future[T]], Any]] = []  # noqa: RUF012
 
@@ -158,6 +166,8 @@ class StoreFuture(Future[T]):
                 for waiter in self._waiters:
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 condition.notify_all()
+        if self.parts:
+            self.parts = ()  # Else it would keep their values.
         if self._failure is None:  # Else a thread that has just added one calls it.
             self._failure_hooks.clear()
         while self._hooks and (hook := _taken(self._hooks)) is not None:
@@ -214,6 +224,36 @@ def driver_of(*futures: Future[Any]) -> Driver | None:
     return None
 
 
+def fail(future: Future[Any], error: BaseException) -> None:
+    """Fails a future that others end, unless it has ended: after its pulls were given up, so that nothing is written
+    into its caller's arrays once it has failed."""
+
+    def given_up(_: object) -> None:
+        with suppress(InvalidStateError):
+            future.set_exception(error)
+
+    given = _give_up([future], error)
+    if given is None:
+        given_up(None)
+    else:
+        given.hook(given_up)
+
+
+def _give_up(futures: Iterable[Future[Any]], error: BaseException) -> StoreFuture[None] | None:
+    """Gives up the pulls of which these futures are made. None where there is no driver, and so none has begun."""
+    found: set[Future[Any]] = set()
+    left = [*futures]
+    while left:
+        one = left.pop()
+        if not one.done():
+            found.add(one)
+            if isinstance(one, StoreFuture):
+                one.given_up = error  # Before `parts` are read: see `then`.
+                left += one.parts
+    driver = driver_of(*found)
+    return None if driver is None else driver.give_up(found, error)
+
+
 # --- Futures made of futures ------------------------------------------------------------------------------------------
 
 
@@ -223,12 +263,14 @@ R = TypeVar("R")
 def joined(
     futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: Iterable[Future[Any]] = ()
 ) -> StoreFuture[R]:
-    """Ends with `make` of all results, once all have ended; or with the first error, at once.
+    """Ends with `make` of all results, once all have ended; or with the first error, at once. Then its other pulls are
+    given up.
 
     It does not wait for `guards`, but fails when one of them does. `make` runs on the thread that ends the last, under
     the rules of `on_end`. Its driver is that of the first part that has one.
     """
     result: StoreFuture[R] = StoreFuture(driver_of(*futures))
+    result.parts = futures
     join = _Join(result, futures, make)
     for guard in guards:
         on_end(guard, join.guard)
@@ -247,15 +289,22 @@ def finished(value: T) -> StoreFuture[T]:
 
 
 def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
-    """The future that `begin` returns for this one's result. `begin` runs on the thread that ends this one."""
+    """The future that `begin` returns for this one's result. `begin` runs on the thread that ends this one, unless the
+    result has failed before."""
     result: StoreFuture[R] = StoreFuture(driver_of(future))
+    result.parts = (future,)
 
     def ended(first: Future[T]) -> None:
         error = error_of(first)
+        if result.has_ended:  # It was failed meanwhile.
+            return
         if error is None:
             try:
                 later = begin(first.result())
                 result.driver = result.driver or driver_of(later)
+                result.parts = (later,)
+                if result.given_up is not None:  # Perhaps before it had this part.
+                    _give_up([later], result.given_up)
                 on_end(later, partial(hand_on, result))
                 return
             except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
@@ -309,6 +358,8 @@ class _Join:
             return
         if error is not None and futures:
             result.arrived = all(isinstance(one, StoreFuture) and one.arrived for one in futures)
+            if result.given_up is None:  # Else its parts are.
+                _give_up(futures, error)
         try:
             value = None if error is not None else make([one.result() for one in futures])
         except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it

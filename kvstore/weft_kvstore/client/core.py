@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from concurrent.futures import InvalidStateError
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -79,7 +79,7 @@ QUIET_S: Final = 60.0
 
 _log = logging.getLogger("weft.store")
 
-Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
+Outcome: TypeAlias = tuple[Operation, Any, BaseException | None]
 """An operation that has ended: its result, or its error."""
 
 
@@ -372,7 +372,16 @@ class ClientCore:
         for link in self.links:
             link.say(Bye())
 
-    def end(self, operation: Operation, result: Any, error: StoreError | None) -> None:
+    def give_up(self, futures: set[Future[Any]], error: BaseException) -> None:
+        """Ends the pulls that have these futures. What also sends goes on, but its values are discarded."""
+        for operation in list(self.open.values()):
+            if operation.is_pull and operation.future in futures:
+                if operation.sends:
+                    operation.discard()
+                else:
+                    self.end(operation, None, error)
+
+    def end(self, operation: Operation, result: Any, error: BaseException | None) -> None:
         """Ends an operation, unless it has ended."""
         if operation.ended:
             return

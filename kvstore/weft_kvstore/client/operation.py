@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
 from operator import attrgetter
@@ -160,10 +160,33 @@ class Operation:
     def close(self) -> None:
         """It has ended: the caller's arrays are let go of."""
 
+    def discard(self) -> None:
+        """Nobody waits for what it pulls: it is not written into arrays of the caller any more."""
+
     def check_version(self, version: int) -> None:
         """Raises ProtocolError for a version that was not asked for."""
         if version < self.version or (version > self.version and self.reading is Reading.EXACT):
             raise ProtocolError(f"Values.version: {version}, {self} was asked for")
+
+
+class LocalOperation(Operation):
+    """Does something between the calls before and behind it; no shard has a part of it."""
+
+    def __init__(self, future: Future[Any], name: str, work: Callable[[], Any]) -> None:
+        super().__init__(future)
+        self._name = name
+        self._work = work
+        self._found: Any = None
+
+    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+        self._found = self._work()
+        return {}
+
+    def result(self) -> Any:
+        return self._found
+
+    def __str__(self) -> str:
+        return self._name
 
 
 # --- Pushes and pulls of whole values, of one key or of many at once --------------------------------------------------
@@ -367,6 +390,10 @@ class KeyOperation(Operation):
         none = highest < 0
         lowest[none] = highest[none] = self.version
         return lowest, highest
+
+    def discard(self) -> None:
+        if self._out is not None:
+            self._arrays = [self.keys.new_arrays()]
 
     def close(self) -> None:
         self.arrays = ()

@@ -11,12 +11,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from signal import SIGINT
 from types import FrameType
 from typing import Any, ClassVar, Final
 
-from weft_kvstore.client.operation import Operation
+from weft_kvstore.client.operation import LocalOperation, Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import StoreFuture
@@ -304,6 +305,12 @@ class Poller:
                 self._call_back()
             else:
                 self._thread_wait.wake()
+
+    def give_up(self, futures: set[Future[Any]], error: BaseException) -> StoreFuture[None]:
+        """An operation of its own, which begins before anything more is received."""
+        future, core = StoreFuture[None](), self._sockets.core
+        self.submit(LocalOperation(future, "pulls that are given up", lambda: core.give_up(futures, error)))
+        return future
 
     def close(self) -> None:
         """Fails what is open, and returns once everything is released; at once in the middle of the work."""

@@ -252,7 +252,9 @@ class ClientSockets:
         """Bytes that passed the sockets to each shard, sent and received."""
 
     def receive(self, readable: Readable) -> None:
-        """Reads messages, and events of connections."""
+        """Begins what was submitted, as it may give up pulls; then reads messages, and events of connections."""
+        while self.submitted:
+            self.core.begin(self.submitted.popleft(), time.monotonic())
         for shard, link_socket in self._sockets.items():
             is_readable = link_socket.fd in readable
             if is_readable or link_socket.is_unread:

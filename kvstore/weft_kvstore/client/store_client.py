@@ -14,8 +14,7 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import ClientCore
-from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.client.operation import Operation
+from weft_kvstore.client.operation import LocalOperation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.compression.slices import reassigned, residual_array, slot_of
@@ -26,31 +25,10 @@ from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError
-from weft_kvstore.sharding import Routing, routing_of
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
 from weft_kvstore.step_outcome import loss_scale_of
-
-
-class EncodersOperation(Operation):
-    """Does something with the slot's encoders, between the calls before and behind it; no shard has a part of it."""
-
-    def __init__(self, future: Future[Any], name: str, work: Callable[[], Any]) -> None:
-        super().__init__(future)
-        self._name = name
-        self._work = work
-        self._found: Any = None
-
-    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
-        self._found = self._work()
-        return {}
-
-    def result(self) -> Any:
-        return self._found
-
-    def __str__(self) -> str:
-        return self._name
-
 
 _SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
 
@@ -139,7 +117,7 @@ class StoreClient(StoreCalls):
 
     def _on_encoders(self, name: str, work: Callable[[], Any]) -> Future[Any]:
         self._process.check()
-        return self._begun(EncodersOperation(StoreFuture(self._driver), name, work))
+        return self._begun(LocalOperation(StoreFuture(self._driver), name, work))
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 from itertools import count, repeat
 from operator import itemgetter
@@ -29,7 +28,7 @@ from weft_kvstore.errors import (
     StoreRefusedError,
     StoreTimeoutError,
 )
-from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, hand_on, joined, on_end, then
+from weft_kvstore.futures import StoreFuture, driver_of, error_of, fail, finished, hand_on, joined, on_end, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.settings import MAX_STEP
@@ -159,8 +158,7 @@ class PushLog:
         if is_recorded and FailedPush(0, error).is_refused:
             _log.warning("it has to be pushed again: %s", error)
         for pulled in ends:
-            with suppress(InvalidStateError):  # Pushes of several of its keys may fail at once.
-                pulled.set_exception(error)
+            fail(pulled, error)  # It may have failed: pushes of several of its keys may fail at once.
 
     def _ended(self, pushed: Future[Any]) -> None:
         """A push has ended, so that no step waits to fail with it: nothing that ended is kept, nor its values."""
@@ -376,8 +374,7 @@ class SlotSteps:
             for name, version in zip(names, versions, strict=True):
                 failed = self._log.failed(name, version)
                 if failed is not None:
-                    with suppress(InvalidStateError):
-                        pulled.set_exception(self._failure(failed))
+                    fail(pulled, self._failure(failed))
                     return
 
     def check_steps(self, names: Sequence[str], highest: Array) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -19,11 +20,11 @@ import numpy as np
 
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.core import ClientCore
-from weft_kvstore.client.operation import Operation
+from weft_kvstore.client.operation import LocalOperation, Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError
-from weft_kvstore.futures import OtherThread, StoreFuture
+from weft_kvstore.futures import OtherThread, StoreFuture, finished
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
@@ -146,6 +147,19 @@ class LocalStore(_AtSlot):
     def ended(self, future: StoreFuture[Any]) -> None:
         """It has ended, on this thread."""
         future.call_back()
+
+    def give_up(self, futures: set[Future[Any]], error: BaseException) -> StoreFuture[None]:
+        """An operation of its own, which begins behind all calls before it, of any slot."""
+        if self._closing:
+            return finished(None)
+
+        def work() -> None:
+            for client in self._clients:
+                client.give_up(futures, error)
+
+        future = StoreFuture[None]()
+        self._hand_over(0, LocalOperation(future, "pulls that are given up", work))
+        return future
 
     def close(self) -> None:
         if not self._process.is_here:

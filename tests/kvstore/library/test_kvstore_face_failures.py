@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from face_stores import WAIT_S, Make, faces, ones, zero
+from same_host_children import wait_until
 from weft_kvstore import (
     ClientStatistics,
     Key,
@@ -438,3 +439,64 @@ def test_a_forked_child_is_told_to_connect_and_closes_nothing(make: Make) -> Non
     wanted = f"this store belongs to process {os.getpid()}, this is process {child}: connect after the fork"
     assert told == [wanted] * len(calls) + ["closed"]
     assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+@pytest.mark.parametrize("keys", ["w", ["w"], ["w", "x"], ["x", "w"]])
+def test_a_pull_that_has_failed_with_a_push_writes_nothing_any_more(
+    make: Make, keys: str | list[str], is_under_way: bool
+) -> None:
+    store, other = make(describe({"w": zero(2), "x": zero(3)}, slots=2, rule="sgd", lr=1.0))
+    if keys == "w":
+        store.pull("w").result(WAIT_S)  # The version of the key is checked once.
+    out = {"w": np.full(2, 7.0, np.float32), "x": np.full(3, 7.0, np.float32)}
+    store.push("x", ones(3)).result(WAIT_S)
+    pushes = [store.push("w", ones(2)) for _ in range(4)]
+    if not is_under_way:
+        assert refused(pushes[-1])
+    assert refused(store.pull(keys, out=out["w"] if keys == "w" else [out[key] for key in keys]))
+    assert [refused(push) for push in pushes] == [False] * 3 + [True]
+    assert store.statistics().operations == 0
+    for array in out.values():
+        array[:] = 42.0
+    other.push("x", ones(3))
+    for _ in range(4):
+        other.push("w", ones(2))
+    other.pull("w", version=3).result(WAIT_S)
+    store.push("w", ones(2), step=3)
+    assert [value.tolist() for value in store.pull(["w", "x"]).result(WAIT_S)] == [[-8.0] * 2, [-2.0] * 3]
+    assert (out["w"].tolist(), out["x"].tolist()) == ([42.0] * 2, [42.0] * 3)
+
+
+def test_a_pull_of_rows_that_has_failed_with_a_push_is_open_no_more(make: Make) -> None:
+    store, other = make(describe({"t": Key(shape=(6, 2), rows=True, initializer=0.0)}, slots=2, rule="sgd", lr=1.0))
+    pushes = [store.push_rows("t", [0], ones(1, 2)) for _ in range(4)]
+    assert refused(store.pull_rows("t", [0, 5]))
+    assert [refused(push) for push in pushes] == [False] * 3 + [True]
+    assert store.statistics().operations == 0
+    for _ in range(4):
+        other.push_rows("t", [0], ones(1, 2))
+    other.pull_rows("t", [0], version=3).result(WAIT_S)
+    store.push_rows("t", [0], ones(1, 2), step=3)
+    assert store.pull_rows("t", [0]).result(WAIT_S).tolist() == [[-8.0, -8.0]]
+
+
+@pytest.mark.parametrize("keys", ["w", ["x", "w"]])
+def test_a_pushpull_that_has_failed_with_an_earlier_push_counts_but_writes_nothing(
+    make: Make, keys: str | list[str]
+) -> None:
+    store, other = make(describe({"w": zero(2), "x": zero(2)}, slots=2, rule="sgd", lr=1.0))
+    store.pull(["w", "x"]).result(WAIT_S)
+    for one in (store, other):
+        one.push(["w", "x"], [ones(2)] * 2).result(WAIT_S)
+    outs, silent = np.full((2, 2), 7.0, np.float32), StoreFuture[None]()
+    store._steps._log.add(["w"], [0], silent)
+    failed = store.pushpull(keys, ones(2) if keys == "w" else [ones(2)] * 2, out=outs[0] if keys == "w" else [*outs])
+    silent.set_exception(StoreLostError("silent"))
+    with pytest.raises(StoreLostError, match="silent"):
+        failed.result(WAIT_S)
+    outs[:] = 42.0
+    assert other.pushpull(keys, ones(2) if keys == "w" else [ones(2)] * 2).result(WAIT_S) is not None
+    wait_until(lambda: store.statistics().operations == 0)
+    assert np.all(outs == 42.0)
+    assert other.pull("w").result(WAIT_S).tolist() == [-4.0, -4.0]

@@ -18,7 +18,7 @@ from weft_kvstore import KVStore, StoreRefusedError
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.form import store_name, user_key
-from weft_kvstore.futures import OtherThread, StoreFuture, finished, joined, then
+from weft_kvstore.futures import OtherThread, StoreFuture, fail, finished, joined, then
 from weft_kvstore.library.steps import StepCounts
 from weft_kvstore.store import Pulled
 
@@ -212,3 +212,63 @@ def test_a_future_that_others_wait_for_ends_while_its_lock_is_held() -> None:
     vars(future)["_lock"] = Watched()
     future.set_result(1)
     assert seen == [False, True]
+
+
+class GivesUp:
+    """A driver that notes what it is to give up, and does so when `ends` are ended."""
+
+    waited_for = None
+
+    def __init__(self) -> None:
+        self.given_up: list[set[Future[Any]]] = []
+        self.ends: list[StoreFuture[None]] = []
+
+    def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
+        raise AssertionError(future)
+
+    def ended(self, future: StoreFuture[Any]) -> None:
+        raise AssertionError(future)
+
+    def give_up(self, futures: set[Future[Any]], error: BaseException) -> StoreFuture[None]:
+        self.given_up.append(futures)
+        self.ends.append(StoreFuture())
+        return self.ends[-1]
+
+
+def test_a_future_fails_once_all_that_it_is_made_of_is_given_up() -> None:
+    driver = GivesUp()
+    parts = [StoreFuture[int](driver) for _ in range(2)]
+    parts[0].set_result(1)
+    result = joined(parts, sum)
+    fail(result, KeyError())
+    assert driver.given_up == [{result, parts[1]}]
+    assert not result.done()
+    driver.ends[0].set_result(None)
+    assert isinstance(result.exception(), KeyError)
+
+
+def test_the_others_of_a_join_are_given_up_when_one_fails() -> None:
+    driver = GivesUp()
+    parts = [StoreFuture[int](driver) for _ in range(3)]
+    result = joined(parts, sum)
+    parts[1].set_exception(KeyError())
+    assert isinstance(result.exception(), KeyError)
+    assert driver.given_up == [{parts[0], parts[2]}]
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_what_would_begin_after_it_was_given_up_writes_nothing(has_failed: bool) -> None:
+    driver, begun = GivesUp(), list[int]()
+    first, later = StoreFuture[int](driver), StoreFuture[None](driver)
+
+    def begin(value: int) -> Future[None]:
+        begun.append(value)
+        return later
+
+    result = then(first, begin)
+    fail(result, KeyError())
+    if has_failed:
+        driver.ends[0].set_result(None)
+    first.set_result(1)
+    assert begun == ([] if has_failed else [1])
+    assert driver.given_up[1:] == ([] if has_failed else [{later}])
