@@ -257,7 +257,7 @@ class _Comparison:
         nothing = max(_NOTHING.get(name, 0.0) for name in self.dtypes) * largest
         by_own = {names[name]: name for name in trains}
         worst, count = 0.0, 0
-        for own in theirs.keys() | by_own.keys():
+        for own in sorted(theirs.keys() | by_own.keys()):
             name, gradient = by_own.get(own), theirs.get(own)
             if chosen(name or own) and (name is None or gradient is None):
                 continue
@@ -285,6 +285,7 @@ class _Comparison:
             if not distance <= self.tolerance * size + nothing:
                 moved = self.moved().gradients[own]
                 if moved is None or not distance <= self._noise(gradient, moved, largest):
+                    self._refuse_loud(largest)
                     raise ModuleRefusedError(
                         f"the gradient of parameter {own!r}{self.where(own)} differs from PyTorch's by {error:.2g} of "
                         f"its norm, on the example. {self.first_cause()}"
@@ -299,6 +300,24 @@ class _Comparison:
             return 0.0
         size = max(float(np.linalg.norm(theirs)), 1e-4 * largest)
         return min(16 * float(np.linalg.norm(moved.astype(np.float64) - theirs)), _LOUD * size)
+
+    def _refuse_loud(self, largest: float) -> None:
+        """Raises ModuleRefusedError where rounding moves one of PyTorch's own gradients so far that a difference on
+        this example says nothing about the graph."""
+        moved = self.moved().gradients
+        for own, gradient in sorted(self.theirs.gradients.items()):
+            again = moved[own]
+            if gradient is None or again is None:
+                continue
+            size = max(float(np.linalg.norm(gradient)), 1e-4 * largest)
+            change = float(np.linalg.norm(again.astype(np.float64) - gradient))
+            if change > _LOUD * size:
+                raise ModuleRefusedError(
+                    f"the gradients cannot be compared on the example: rounding alone moves PyTorch's own of parameter "
+                    f"{own!r}{self.where(own)} by {change / size:.2g} of its norm, as where a normalization gets "
+                    "numbers that are all the same. Give an example whose numbers vary; weft.fit takes the first rows "
+                    "of the data: shuffle them"
+                )
 
     def where(self, own: str) -> str:
         owner = own.rpartition(".")[0]

@@ -773,3 +773,14 @@ def test_what_cannot_be_compared_is_told_how_the_comparison_is_skipped() -> None
     told = re.escape("weft.from_torch(module, example, verify=False) skips that, and weft.fit takes the model")
     with pytest.raises(weft.ModuleRefusedError, match=f"nothing known; {told}"), refusing():
         raise ValueError("nothing known")
+
+
+@pytest.mark.parametrize("pixel", [0.0, 1.0])
+def test_an_example_on_which_rounding_decides_the_gradients_is_refused_and_the_exporter_is_not_blamed(
+    pixel: float,
+) -> None:
+    module = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3)
+    )  # fmt: skip
+    with pytest.raises(weft.ModuleRefusedError, match=r"rounding alone moves .* Give an example whose numbers vary"):
+        weft.from_torch(module, torch.full((8, 1, 8, 8), pixel))
