@@ -133,11 +133,11 @@ def in_client(module: ModuleType) -> None:
                 plan.look("step", max(step for _, _, _, step, *_ in message.runs), shard, endpoint)
         return all(send(self, one) for one in noise.of(parts))
 
-    def received(self: Any, *, is_told: bool = False) -> Any:
+    def received(self: Any, *, is_readable: bool = False) -> Any:
         *_, noise, come = self.faults
-        while not come and (parts := receive(self, is_told=is_told)) is not None:
+        while not come and (parts := receive(self, is_readable=is_readable)) is not None:
             come += noise.of(parts)
-            is_told = False
+            is_readable = False
         return come.popleft() if come else None
 
     sockets._reopen, one.send, one.receive = reopened, sent, received
