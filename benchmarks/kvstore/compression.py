@@ -61,7 +61,7 @@ class Coding:
         self.codec.encode(self.gradients[turn % len(self.gradients)], self.bounds, self.residual, out=self.payload)
 
     def decode(self, _turn: int) -> None:
-        self.codec.decode(self.payload, self.bounds)
+        self.values = self.codec.decode(self.payload, self.bounds)
 
     def copy(self, turn: int) -> None:
         np.copyto(self.values, self.gradients[turn % len(self.gradients)])

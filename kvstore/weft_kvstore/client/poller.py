@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from queue import SimpleQueue
 from signal import SIGINT
 from types import FrameType
@@ -258,7 +258,8 @@ class Poller:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 sockets.submitted.remove(operation)
                 detail = f"{sockets.core.name_of(operation)}: the store was closed"
-                operation.future.set_exception(StoreClosedError(detail))
+                with contextlib.suppress(InvalidStateError):  # A pull that has failed with a push of its key.
+                    operation.future.set_exception(StoreClosedError(detail))
         elif (
             (operation.may_wait or len(sockets.core.open) >= CALLS_BEGIN)
             and not self._is_led

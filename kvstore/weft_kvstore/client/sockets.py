@@ -253,8 +253,8 @@ class ClientSockets:
 
     def receive(self, readable: Readable) -> None:
         """Begins what was submitted, as it may give up pulls; then reads messages, and events of connections."""
-        while self.submitted:
-            self.core.begin(self.submitted.popleft(), time.monotonic())
+        while operation := self._next_submitted():
+            self.core.begin(operation, time.monotonic())
         for shard, link_socket in self._sockets.items():
             is_readable = link_socket.fd in readable
             if is_readable or link_socket.is_unread:

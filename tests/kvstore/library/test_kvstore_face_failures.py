@@ -30,6 +30,7 @@ from weft_kvstore import (
 from weft_kvstore.errors import StoreClosedError
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.library.steps import Barriers, PushLog
+from weft_kvstore.local.local_store import LocalStore
 
 
 def refused(future: Future[None]) -> bool:
@@ -325,6 +326,15 @@ def test_of_a_closed_store_nothing_has_to_be_pushed_again(make: Make, caplog: py
         assert type(error) is StoreClosedError
         assert re.fullmatch(r"slot 0: .* the store was closed", str(error))
     assert caplog.text == ""
+
+
+def test_calls_that_a_store_has_not_begun_when_it_is_closed_end_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull has failed with the push before it when its own turn comes."""
+    monkeypatch.setattr(LocalStore, "_round", lambda store: store._wakes.get())
+    store = KVStore.local(describe({"w": zero(2)}, rule="sgd"))
+    calls = [call() for _ in range(3) for call in (lambda: store.push("w", ones(2)), lambda: store.pull("w"))]
+    store.close()
+    assert {type(call.exception(WAIT_S)) for call in calls} == {StoreClosedError}
 
 
 def test_a_push_that_a_close_fails_fails_the_pulls_behind_it(caplog: pytest.LogCaptureFixture) -> None:
