@@ -119,7 +119,7 @@ class Operation:
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes what is to be sent. How many parts each shard has of it, where it has some. `encoders`: where gradients
         travel encoded. Raises MemoryError, and StoreRefusedError for what cannot be begun now."""
-        raise NotImplementedError
+        return {}
 
     def ask(self, shard: int) -> Sequence[Message]:
         """What a request that is no pull says to a shard, at first and on each new connection."""

@@ -61,8 +61,11 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
         if hasattr(value, "__dlpack__"):
             return _from_dlpack(value)
         array = np.asarray(value)
+        if isinstance(value, np.generic):
+            cast = np.can_cast(array.dtype, computed_in(dtype), "same_kind")
+        else:  # Python's whole numbers have no sign of their own: NumPy refuses those that do not fit.
+            cast = array.dtype.kind in "biu" or np.can_cast(array.dtype, computed_in(dtype), "same_kind")
         # No elements have no kind, and NumPy calls them float64.
-        cast = np.can_cast(array.dtype, computed_in(dtype), "same_kind")
         if array.size and (array.dtype.kind not in "biuf" or not cast):
             raise TypeError(_not_such(value, array, dtype))
         return array if isinstance(value, np.generic) else np.asarray(value, dtype)

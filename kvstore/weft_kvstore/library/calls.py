@@ -33,7 +33,7 @@ from weft_kvstore.library.arrays import (
     sum_of,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.steps import SlotSteps, check_number, check_priority
+from weft_kvstore.library.steps import SlotSteps, check_number, checked_priority, is_whole
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind
@@ -134,8 +134,8 @@ class ValueCalls:
         _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
         for one, spec in zip(keys, specs, strict=True):
             self._registry.check_given(one, spec)
-        if by is not None and not 0 <= by < self._registry.slots:
-            raise StoreRefusedError(f"{self._registry.call('init')}: by: slot {by} of {self._registry.slots}")
+        if by is not None and (not is_whole(by) or not 0 <= by < self._registry.slots):
+            raise StoreRefusedError(f"{self._registry.call('init')}: by: slot {by!r} of {self._registry.slots}")
         if by not in {None, self._registry.slot} or self._steps.start:  # Who takes over finds what was given.
             return finished(None)
         for one, spec, first in zip(keys, specs, values, strict=True):
@@ -158,7 +158,7 @@ class ValueCalls:
         """
         call = "push"
         if priority:
-            check_priority(priority, self._registry.call(call))
+            priority = checked_priority(priority, self._registry.call(call))
         return self._begin_push(call, self._keys(call, key, pushes=True), gradient, step, priority)
 
     def _begin_push(self, call: str, keys: _Keys, gradient: Any, step: int | None, priority: int) -> Future[None]:
@@ -215,7 +215,7 @@ class ValueCalls:
         """
         call = "pull"
         if priority:
-            check_priority(priority, self._registry.call(call))
+            priority = checked_priority(priority, self._registry.call(call))
         keys = self._keys(call, key, pushes=False)
         return self._begin_pull(call, keys, out, version, settled=settled, priority=priority)
 
@@ -276,7 +276,7 @@ class ValueCalls:
         """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
         call = "pushpull"
         if priority:
-            check_priority(priority, self._registry.call(call))
+            priority = checked_priority(priority, self._registry.call(call))
         keys = self._keys(call, key, pushes=True)
         arrays = keys.known.fitting(gradient, single=keys.single) if keys.is_plain else None
         outs = None if out is None else keys.known.fitting(out, single=keys.single, writable=True)
@@ -462,7 +462,7 @@ class RowCalls(ValueCalls):
         empty."""
         call = "push_rows"
         if priority:
-            check_priority(priority, self._registry.call(call))
+            priority = checked_priority(priority, self._registry.call(call))
         sent = self._sent(call, key, ids, rows, pushes=True)
         return self._steps.push(call, sent.names, step, sent.given, partial(self._send, sent, priority=priority))
 
@@ -514,7 +514,7 @@ class RowCalls(ValueCalls):
         """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
         call = "pull_rows"
         if priority:
-            check_priority(priority, self._registry.call(call))
+            priority = checked_priority(priority, self._registry.call(call))
         return self._pull_rows(call, self._wanted(call, key, ids, out), version, settled=settled, priority=priority)
 
     def pull_state_rows(
@@ -540,7 +540,7 @@ class RowCalls(ValueCalls):
         The result are the new rows of `ids`, or of `pull_ids`, such as those of the next batch."""
         call = "pushpull_rows"
         if priority:
-            check_priority(priority, self._registry.call(call))
+            priority = checked_priority(priority, self._registry.call(call))
         sent = self._sent(call, key, ids, rows, pushes=True)
         wanted = self._wanted(call, key, ids if pull_ids is None else pull_ids, out)
         own = [] if pull_ids is None else wanted.given

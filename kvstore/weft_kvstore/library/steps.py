@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count, repeat
 from operator import itemgetter
-from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Final, Literal, NamedTuple, TypeGuard, TypeVar, overload
 
 import numpy as np
 
@@ -407,19 +407,25 @@ class SlotSteps:
         return error
 
 
+def is_whole(number: object) -> TypeGuard[int]:
+    """Whether it is a whole number, Python's or NumPy's."""
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
 def check_number(number: int | None, where: str, *, may_lack: bool = True) -> None:
     """Raises StoreRefusedError for what is no step, or version, that there can be."""
     if number is None and may_lack:
         return
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < MAX_STEP:
+    if not is_whole(number) or not 0 <= number < MAX_STEP:
         raise StoreRefusedError(f"{where}: a number from 0 to 2**62 - 1, not {number!r}")
 
 
-def check_priority(priority: object, where: str) -> None:
-    """Raises StoreRefusedError for what is no priority of a call."""
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_CALL_PRIORITY:
+def checked_priority(priority: Any, where: str) -> int:
+    """A call's priority. Raises StoreRefusedError for what is none."""
+    if not is_whole(priority) or abs(int(priority)) > MAX_CALL_PRIORITY:
         detail = f"a whole number from -{MAX_CALL_PRIORITY} to {MAX_CALL_PRIORITY}, not {priority!r}"
         raise StoreRefusedError(f"{where}: priority: {detail}")
+    return int(priority)
 
 
 def _again(failed: FailedPush) -> str:

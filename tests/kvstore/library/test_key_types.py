@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from face_stores import faces
-from weft_kvstore import DescriptionError, Key, StoreRefusedError, describe
+from weft_kvstore import DescriptionError, Key, KVStore, StoreRefusedError, describe
 
 WAIT_S = 60.0
 torch = pytest.importorskip("torch")
@@ -115,6 +115,14 @@ def test_pytorchs_bfloat16_is_pushed_and_pulled_into(kind: str) -> None:
         found = store.pushpull("w", torch.tensor([1, 2, 3], dtype=torch.bfloat16), out=out).result(WAIT_S)
         assert found is out
         assert out.tolist() == [-1, -2, -3]
+
+
+def test_whole_numbers_of_python_become_those_of_the_key_where_it_has_them() -> None:
+    with KVStore.local(describe({"w": Key((2,), "uint8", update="gradient", initializer=0.0)})) as store:
+        assert store.pushpull("w", [0, 255]).result(WAIT_S).tolist() == [0, 255]
+        for numbers in ([1, 256], [1, -1]):
+            with pytest.raises(StoreRefusedError, match=r"push of key 'w': gradient: .*uint8"):
+                store.push("w", numbers)
 
 
 @pytest.mark.parametrize("kind", ["network", "local"])

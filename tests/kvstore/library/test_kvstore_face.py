@@ -261,6 +261,14 @@ SAME: list[tuple[str, Callable[[KVStore, list[Any]], Any]]] = [
 ]
 
 
+def test_a_call_of_no_keys_ends_with_nothing() -> None:
+    with KVStore.local(describe({"w": zero(2)}, rule="sgd")) as store:
+        empty = [store.pull([]), store.pushpull([], []), store.pull_rows([], []), store.pushpull_rows([], [], [])]
+        assert [one.result(WAIT_S) for one in empty] == [[]] * 4
+        for call in (store.push([], []), store.set([], [], version=1), store.push_rows([], [], [])):
+            call.result(WAIT_S)
+
+
 @pytest.mark.parametrize(("call", "make"), SAME, ids=[call for call, _ in SAME])
 @pytest.mark.parametrize("again", [np.int64, np.uint8])
 def test_a_key_is_named_twice_whatever_type_its_number_has(
@@ -329,6 +337,7 @@ BOTH["u"] = BOTH["t"]
         (lambda one: one.pull("w", out=np.ma.masked_array(ones(3), [1, 0, 0])), "out: it is a masked array"),
         (lambda one: one.pull_rows("t", np.ma.masked_array([1, 2], [1, 0])), "ids: it is a masked array"),
         (lambda one: one.pull("w", version=1.5), "version: a number from 0 to .*, not 1.5"),
+        (lambda one: one.init("g", ones(2), by="0"), "slot 0: init: by: slot '0' of 2"),
         (lambda one: one.pull("w", out=[0, 0, 0]), "out: an array that can be written, not int"),
         (lambda one: one.pull("w", out=np.empty(3)), r"out: it is float64\[3\], the value float32\[3\]"),
         (lambda one: one.pushpull("w", ones(3), out=np.empty(2)), r"pushpull of key 'w': out: it is float64\[2\]"),
