@@ -70,7 +70,7 @@ def momentum() -> Document:
     )
 
 
-def normalized() -> Document:
+def normalized(dtype: str = "float64") -> Document:
     """w -= lr * g / sqrt(sum of g^2)."""
     return rule_document(
         [
@@ -83,6 +83,7 @@ def normalized() -> Document:
         ],
         {"weight": "w"},
         hyper={"lr": 0.1},
+        dtype=dtype,
         attributes={"total": {"keepdims": 0}},
     )
 

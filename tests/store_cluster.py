@@ -18,7 +18,6 @@ from weft_kvstore.description.records import InitializerDescription, KeyDescript
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding import routing_of
 from weft_kvstore.store import Store
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -128,11 +127,6 @@ def stores_of(
 def wait_until_shared(clients: Sequence[StoreClient]) -> None:
     """Until every shard has mapped every client's memory."""
     wait_until(lambda: all(link.same_host for client in clients for link in client.statistics().links))
-
-
-def slices_on(description: StoreDescription, shard: int) -> int:
-    """Slices of all keys that a shard has: what one slot pushes to it in a step."""
-    return sum(len(runs.get(shard, ())) for runs in routing_of(description).runs)
 
 
 def gradients_of(description: StoreDescription, slot: int, step: int) -> dict[str, Array]:

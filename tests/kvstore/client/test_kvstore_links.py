@@ -399,37 +399,6 @@ def test_a_client_that_was_not_connected_when_a_job_was_closed_hears_why_once_it
         ended(simulation, value)
 
 
-@pytest.mark.parametrize(("priorities", "first"), [(True, "b"), (False, "a")])
-def test_urgent_gradients_and_values_overtake_both_ways(priorities: bool, first: str) -> None:
-    """`a` is handed over first, `b` is more urgent; one slice is under way at a time."""
-    keys = [zero("a", (640,), 1, priority=5), zero("b", (64,), 1, priority=0)]
-    link = LinkSettings(credit_bytes=256, frame_bytes=256, priorities=priorities)
-    simulation = Simulation(described(*keys, slots=1), link)
-    store = simulation.stores[0]
-    simulation.settle(ANY)
-    futures: list[Future[Any]] = [store.push("a", 0, ones(640)), store.push("b", 0, ones(64))]
-    places = {store.pull("a", 0): 0, store.pull("b", 0): 1}
-    requests = {operation.number: place for operation, place in _numbered(simulation, places)}
-    simulation.finish(ANY, *futures, *places)
-    pushed: list[int] = []
-    pulled: list[int] = []
-    for direction, parts in simulation.delivered:
-        message = (decode_request if direction == "up" else decode_reply)(parts)[0]
-        if isinstance(message, Push):
-            # In their bucket the one slice of `b` comes first, for it is more urgent.
-            assert set(column(message, "count")) == {1}
-            pushed += [int(first == 0) for first in column(message, "first")]
-        elif isinstance(message, Values):
-            pulled += [requests[request] for request in column(message, "request")]
-    assert pushed[0] == (1 if first == "b" else 0)
-    assert pushed.count(1) == pulled.count(1) == 1
-    if first == "b":
-        # Both were asked for in one message, least urgent first.
-        assert pulled[0] == 1
-    else:
-        assert (pushed[-1], pulled[-1]) == (1, 1)
-
-
 IN_ORDER = described(zero("w", (4,), 1), table("t", (4, 2), 1), slots=1)
 ASYNC = msgspec.structs.replace(IN_ORDER, mode=Mode.ASYNC)
 
@@ -502,11 +471,6 @@ def test_pushes_come_behind_a_pushpull_that_waits_for_a_value_to_be_set() -> Non
     simulation.finish(ANY, *calls)
     assert [call.exception(0) for call in calls] == [None] * 5
     assert np.all(ended(simulation, store.pull("w", 4)) == 6)
-
-
-def _numbered(simulation: Simulation, places: dict[Future[Any], int]) -> list[tuple[Any, int]]:
-    operations = simulation.clients[0].links[0].requests.values()
-    return [(operation, places[operation.future]) for operation in operations]
 
 
 def test_a_value_under_way_keeps_its_bytes_when_the_next_step_is_applied() -> None:

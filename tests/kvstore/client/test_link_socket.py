@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import select
 
 import pytest
 import zmq
 
+from free_ports import free_port
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client import sockets
@@ -32,6 +34,17 @@ def test_a_descriptor_that_tells_of_something_else_than_a_message_leaves_nothing
             assert link.receive(is_readable=True) is None
         finally:
             link.close()
+
+
+def test_a_connection_that_cannot_be_made_is_told_at_once() -> None:
+    """By the monitor's descriptor, to who waits for nothing else."""
+    with zmq.Context() as context:
+        link_socket = LinkSocket(context, f"tcp://127.0.0.1:{free_port()}")
+        try:
+            assert select.select([link_socket.monitor_fd], [], [], WAIT_S)[0]
+            assert link_socket.broke()
+        finally:
+            link_socket.close()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINVAL])

@@ -6,16 +6,15 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from encrypted_store import APART, encrypted
 from face_stores import WAIT_S
 from free_ports import free_port
 from same_host_children import wait_until
@@ -29,6 +28,9 @@ from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 
+DEFAULTS = LinkSettings()
+APART = LinkSettings(same_host=False)
+"""Payloads pass the links, as they do between two hosts."""
 ONES = np.ones((300, 200), np.float32)
 
 
@@ -47,6 +49,32 @@ def described(*, slots: int = 1, shards: int = 1) -> StoreDescription:
     }
     found = describe(keys, shards=["tcp://127.0.0.1:0"] * shards, slots=slots, rule="sgd", lr=1.0)
     return msgspec.structs.replace(found, slice_bytes=65536)
+
+
+@contextmanager
+def encrypted(
+    description: StoreDescription,
+    clients: Path | None = None,
+    *,
+    settings: LinkSettings = DEFAULTS,
+    keys: Sequence[CurveKeys] | None = None,
+) -> Iterator[tuple[StoreDescription, list[ShardServer]]]:
+    """The description with the shards' addresses and public keys, and the shards. `clients`: the directory of those
+    that are let in."""
+    keys = keys or [new_curve_keys() for _ in description.shards]
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(ShardServer(settings=settings, authenticator=CurveAuthenticator(one, clients)))
+            for one in keys
+        ]
+        found = msgspec.structs.replace(
+            description,
+            shards=tuple(server.endpoint for server in servers),
+            curve_keys=tuple(one.public for one in keys),
+        )
+        for shard, server in enumerate(servers):
+            server.open(found, shard)
+        yield found, servers
 
 
 def connected(description: StoreDescription, slot: int = 0, keys: CurveKeys | None = None, **others: object) -> KVStore:
@@ -162,6 +190,25 @@ def test_a_link_that_breaks_is_encrypted_anew_and_loses_nothing(clients: Path) -
             proxy.restore()
             assert value.result(WAIT_S).max() == -1.0 - step
         assert store.statistics().links[0].connections > 3
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_nothing_of_what_passes_can_be_read_where_links_are_encrypted(is_encrypted: bool) -> None:
+    """A plain link shows that what is looked for would be found."""
+    text = np.frombuffer(b"What a worker pushes. " * 12000, np.uint8)[:240000].view(np.float32).reshape(300, 200)
+    description = msgspec.structs.replace(described(), job="the-name-of-the-job")
+    serving = encrypted(description, settings=APART) if is_encrypted else served(description, APART)
+    with (
+        serving as (found, (shard,)),
+        TcpProxy(shard.endpoint) as proxy,
+        connected(found, endpoints=[proxy.endpoint]) as store,
+    ):
+        value = store.pushpull("w", text).result(WAIT_S)
+        assert np.array_equal(value, -text)
+        up, down = bytes(proxy.up), bytes(proxy.down)
+        assert min(len(up), len(down)) > text.nbytes, "it has passed here"
+        shown = [text[0, :16].tobytes() in up, value[0, :16].tobytes() in down, b"the-name-of-the-job" in up]
+        assert shown == [not is_encrypted] * 3
 
 
 def told(description: StoreDescription, keys: CurveKeys) -> list[bool]:

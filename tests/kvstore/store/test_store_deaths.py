@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, key_of, served, store_of, table_of
+from store_cluster import WAIT_S, clients_of, key_of, served, store_of, table_of
+from store_processes import shard_processes
 from store_simulation import Simulation
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
@@ -193,3 +194,31 @@ def test_a_worker_that_is_killed_is_named_to_the_others(tmp_path: Path) -> None:
                 steps += 1
             time.sleep(0.01)
         named(futures, killed, "slot 0: ", "slot 1 has been silent")
+
+
+def test_a_shard_that_is_killed_fails_what_waits_on_it_and_nothing_else(tmp_path: Path) -> None:
+    """Key `wide` has slices on both shards, and so has table `t` rows; key `narrow` has one on shard 0 alone."""
+    keys = [key_of("narrow", (256,), 2), key_of("wide", (2048,), 2), table_of("t", (40, 4), 2)]
+    spread = store_of(keys, slots=2, shards=2, hyper={"lr": 1.0})
+    gradient = np.ones(2048, np.float32)
+    with ExitStack() as stack:
+        description, start = stack.enter_context(shard_processes(spread, tmp_path))
+        processes = [start(shard) for shard in range(2)]
+        first, second = stack.enter_context(clients_of(description, SETTINGS))
+        narrow = first.pull("narrow", 0).result(WAIT_S)
+        first.push("wide", 0, gradient).result(WAIT_S)
+        waiting = {
+            "slot 0: pull of key 'wide', version 1": first.pull("wide", 1),
+            "slot 1: pull of key 'wide', version 1": second.pull("wide", 1),
+            "slot 0: pull of rows of key 't', version 1": first.pull_rows("t", np.arange(4), 1),
+        }
+        processes[1].kill()
+        waiting["slot 0: push of key 'wide', step 1"] = first.push("wide", 1, gradient)
+        waiting["slot 0: barrier of step 1"] = first.barrier(1, [])
+        for what, future in waiting.items():
+            error = future.exception(SOON_S)
+            assert isinstance(error, StoreLostError), repr(error)
+            assert all(words in str(error) for words in (what, "shard 1 at ")), f"{what}: {error}"
+        for client in (first, second):
+            client.push("narrow", 0, np.ones(256, np.float32)).result(WAIT_S)
+        assert np.array_equal(second.pull("narrow", 1).result(WAIT_S), narrow - np.float32(2))

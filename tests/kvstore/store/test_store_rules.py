@@ -1,4 +1,4 @@
-"""The built-in rules in a store: bits that no number of shards changes, and descriptions that they are not for."""
+"""Rules in a store: bits that no number of shards changes, and descriptions that they are not for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from rule_documents import normalized, rule_document
 from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of, table_of
 from weft_graph.rules.built_in import BUILT_IN
-from weft_kernels.rules.lookup import rules
+from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.local.local_store import LocalStore
@@ -20,16 +21,32 @@ from weft_kvstore.store import Store
 
 SHAPES = {"a": (32, 32), "b": (1024,), "c": (825,), "d": (5,)}
 STEPS, SLOTS = 3, 2
+BENT = rule_document(
+    [
+        ("Tanh", "bent", ("gradient",)),
+        ("Mul", "kept", ("momentum", "velocity")),
+        ("Add", "v", ("kept", "bent")),
+        ("Mul", "move", ("lr", "v")),
+        ("Sub", "w", ("weight", "move")),
+    ],
+    {"weight": "w", "velocity": "v"},
+    state={"velocity": 0.25},
+    hyper={"lr": 0.1, "momentum": 0.9},
+    dtype="float32",
+)
+"""A user's pointwise rule with a function whose vectorised bits may depend on where an element lies."""
+
+RULES = {**{name: name for name in BUILT_IN}, "bent": BENT, "length": normalized("float32")}
 FASTER = {"lars": {"lr": 1.0, "trust": 0.1}, "lamb": {"lr": 0.05}}
 
 
 def described(rule: str, shards: int) -> StoreDescription:
     """Keys of up to four slices; one of them is not to be adapted."""
-    whole = rules()[rule].whole
+    whole = rule_from(RULES[rule]).whole
     keys = [msgspec.structs.replace(key_of(name, shape, SLOTS), whole=whole) for name, shape in SHAPES.items()]
-    if whole:
+    if rule in FASTER:
         keys[-1] = msgspec.structs.replace(keys[-1], multipliers={"trust": 0.0})
-    return store_of(keys, slots=SLOTS, shards=shards, rule=rule, hyper=FASTER.get(rule, {}))
+    return store_of(keys, slots=SLOTS, shards=shards, rule=RULES[rule], hyper=FASTER.get(rule, {}))
 
 
 def trained(stores: list[Store], description: StoreDescription) -> dict[str, Array]:
@@ -48,7 +65,7 @@ def trained(stores: list[Store], description: StoreDescription) -> dict[str, Arr
 
 def plainly(description: StoreDescription, first: Mapping[str, Array]) -> dict[str, Array]:
     """The same by the rule alone, on whole keys."""
-    rule, found = rules()[str(description.rule)], {}
+    rule, found = rule_from(description.rule), {}
     for key in description.keys:
         weight = first[key.key].copy()
         state = {name: np.full_like(weight, start) for name, start in rule.state.items()}
@@ -61,7 +78,7 @@ def plainly(description: StoreDescription, first: Mapping[str, Array]) -> dict[s
     return found
 
 
-@pytest.mark.parametrize("rule", sorted(BUILT_IN))
+@pytest.mark.parametrize("rule", sorted(RULES))
 def test_a_rule_has_the_same_bits_on_1_2_and_5_shards(rule: str) -> None:
     with LocalStore(described(rule, 1)) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in SHAPES}
