@@ -1,4 +1,4 @@
-"""This process: its identity after a fork, what it sets at its start, memory, and the waking of a thread that polls."""
+"""This process: its identity after a fork, what it sets at its start, memory, ZeroMQ, and the waking of a thread."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import resource
 import socket
 import sys
 import threading
+from typing import Final
+
+import zmq
 
 from weft_kvstore.errors import StoreError
 
@@ -80,6 +83,29 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * resource.getpagesize()
     except OSError:
         return 0
+
+
+# --- ZeroMQ, which ends the process where it lacks descriptors --------------------------------------------------------
+
+
+ZEROMQ_DESCRIPTORS: Final = 20
+"""What a context takes, and the thread by which pyzmq learns that a message has left which it did not copy."""
+
+
+def zeromq_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """A new context. pyzmq's thread runs then; it would start with the first message that is not copied, when no
+    descriptor may be left. Raises StoreError where there are too few now."""
+    spare: list[int] = []
+    try:
+        for _ in range(ZEROMQ_DESCRIPTORS):
+            spare.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise StoreError(f"ZeroMQ needs {ZEROMQ_DESCRIPTORS} file descriptors more: {error}") from error
+    finally:
+        for one in spare:
+            os.close(one)
+    zmq.Frame(b"", copy=False)
+    return zmq.Context()
 
 
 # --- Wakes a thread that waits in a poller ----------------------------------------------------------------------------

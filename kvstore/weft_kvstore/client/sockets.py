@@ -21,6 +21,7 @@ from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
+from weft_kvstore.process import zeromq_context
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError
@@ -244,7 +245,7 @@ class ClientSockets:
         self._memory = memory
         self._endpoints = tuple(endpoints)
         self._keys = dict(enumerate(keys))
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = zeromq_context()
         self._sockets: dict[int, LinkSocket] = {}
         self._unshared: set[int] = set()
         """Shards that are not offered the client's memory: what one has answered could not be used."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog  # noqa: F401 - `start_daemon` imports it late, in each child anew: it takes longer than the rest
+import zmq.utils.garbage  # noqa: F401 - `zeromq_context` imports it late
 
 from weft.agent.machine import exhausted
 from weft.agent.startup import start_daemon

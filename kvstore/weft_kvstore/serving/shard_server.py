@@ -23,7 +23,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.process import Wakeup, resident_bytes
+from weft_kvstore.process import Wakeup, resident_bytes, zeromq_context
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, shard_memory
@@ -69,7 +69,7 @@ class Router:
     `authenticator`: who is let in, where links are encrypted. Raises StoreError where it cannot be bound."""
 
     def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = zeromq_context()
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.sndhwm = self.socket.rcvhwm = QUEUED_MESSAGES
