@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -72,20 +72,17 @@ class RowLayout:
     rows_down: int
     ids_up: int
     growth: GrowthDescription | None = None
+    id_dtype: np.dtype[Any] = field(init=False)
+    """What ids are: any 64-bit number where the table grows."""
+    row_bytes: int = field(init=False)
+    chunk_bytes: int = field(init=False)
+    """Of a full chunk to a shard."""
 
-    @property
-    def id_dtype(self) -> np.dtype[Any]:
-        """What ids are: any 64-bit number where the table grows."""
-        return np.dtype(np.int64 if self.growth is None else np.uint64)
-
-    @property
-    def row_bytes(self) -> int:
-        return self.width * self.dtype.itemsize
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Of a full chunk to a shard."""
-        return self.rows_up * (ID_BYTES + self.row_bytes)
+    def __post_init__(self) -> None:
+        row_bytes = self.width * self.dtype.itemsize
+        object.__setattr__(self, "id_dtype", np.dtype(np.int64 if self.growth is None else np.uint64))
+        object.__setattr__(self, "row_bytes", row_bytes)
+        object.__setattr__(self, "chunk_bytes", self.rows_up * (ID_BYTES + row_bytes))
 
     def rows_on(self, shard: int) -> int:
         """How many rows a shard has; of a growing table, how many one call may name there."""

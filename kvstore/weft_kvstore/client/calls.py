@@ -15,14 +15,14 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, Change, HyperOperation
 from weft_kvstore.client.operation import CALLS, KeyOperation, Operation
 from weft_kvstore.client.plan import KeySet, KnownKeys, TableKey
-from weft_kvstore.client.row_operation import RowOperation
+from weft_kvstore.client.row_operation import Ids, RowOperation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, error_of, joined, on_end
 from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.process import OwnProcess
-from weft_kvstore.rows.rows import check_ids, distinct_ids, last_rows, summed_rows
+from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.step_outcome import StepOutcome
@@ -52,7 +52,7 @@ def _checked(
             error = raised
         except MemoryError as raised:
             keys = "".join([str(one) if isinstance(one, KeySet | TableKey) else f"key {one!r}" for one in args[:1]])
-            name = call.__name__.strip("_").replace("_table", "_rows")
+            name = call.__name__.strip("_")
             error = StoreError(f"slot {self._slot}: {name} of {keys}: no memory: {raised}")
         future: StoreFuture[R] = StoreFuture()
         future.set_exception(error)
@@ -313,65 +313,69 @@ class StoreCalls(Store, BufferStore):
 
     # --- Rows of tables
 
-    @_checked
     def push_table(
         self,
         table: TableKey,
         step: int,
-        ids: Array,
+        sent: Ids,
         rows: Array,
-        count: int | None,
         *,
         kind: PayloadKind = PayloadKind.GRADIENT,
         priority: int = 0,
     ) -> Future[None]:
-        """`push_rows`, or `set_rows`, of a `table`. They fit already, and `count` is what `before_padding` says of the
-        ids."""
-        flat = rows.reshape(len(ids), table.layout.width)
-        given = summed_rows(ids, flat, count) if kind is PayloadKind.GRADIENT else last_rows(ids, flat)
+        """`push_rows`, or `set_rows`, of a `table`. All fits already."""
         future = StoreFuture[None](self._driver)
-        return self._begun(RowOperation(future, table, payload_kind=kind, step=step, given=given, priority=priority))
+        self._submit(RowOperation(future, table, payload_kind=kind, step=step, sent=sent, rows=rows, priority=priority))
+        return future
 
-    @_checked
     def pushpull_table(
         self,
         table: TableKey,
         step: int,
-        ids: Array,
+        sent: Ids,
         rows: Array,
-        count: int | None,
         *,
-        pulled: tuple[Array, int | None] | None = None,
+        wanted: Ids | None = None,
+        shape: tuple[int, ...] | None = None,
         priority: int = 0,
     ) -> Future[Array]:
-        """`push_table`, and the rows that have seen it, in one message: those of the same ids, or of `pulled`, ids and
-        what `before_padding` says of them. As by `pushpull`, `arrived` of the future says whether the shards have the
-        gradients where it fails."""
-        distinct = distinct_ids(ids, count)
-        given = summed_rows(ids, rows.reshape(len(ids), table.layout.width), count, known=distinct)
-        wanted, future = distinct if pulled is None else distinct_ids(*pulled), StoreFuture[Array](self._driver)
-        return self._begun(
-            RowOperation(future, table, step=step, given=given, version=step + 1, wanted=wanted, priority=priority)
+        """`push_table`, and the rows that have seen it, in one message: those of the same ids, or of `wanted`, as an
+        array of that `shape`. As by `pushpull`, `arrived` of the future says whether the shards have the gradients
+        where it fails."""
+        future, pulled = StoreFuture[Array](self._driver), wanted or sent
+        operation = RowOperation(
+            future,
+            table,
+            step=step,
+            sent=sent,
+            rows=rows,
+            version=step + 1,
+            wanted=pulled,
+            shape=shape,
+            priority=priority,
         )
+        self._submit(operation)
+        return future
 
-    @_checked
     def pull_table(
         self,
         table: TableKey,
         version: int,
-        ids: Array,
-        count: int | None,
+        wanted: Ids,
         *,
         settled: bool = False,
         state: bool = False,
+        shape: tuple[int, ...] | None = None,
         priority: int = 0,
     ) -> Future[Any]:
-        """`pull_rows`, or `pull_state_rows`, of a `table`. Ids fit already, as by `push_table`."""
+        """`pull_rows`, or `pull_state_rows`, of a `table`, as an array of that `shape`, or several. Ids fit already."""
         names = self._keys.state_of(table.key) if state else None
-        future, wanted, reading = StoreFuture[Any](self._driver), distinct_ids(ids, count), _READING[settled]
-        return self._begun(
-            RowOperation(future, table, version=version, reading=reading, wanted=wanted, names=names, priority=priority)
+        future, reading = StoreFuture[Any](self._driver), _READING[settled]
+        operation = RowOperation(
+            future, table, version=version, reading=reading, wanted=wanted, shape=shape, names=names, priority=priority
         )
+        self._submit(operation)
+        return future
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._send_rows(key, step, ids, rows, PayloadKind.GRADIENT, priority=priority)
@@ -404,7 +408,7 @@ class StoreCalls(Store, BufferStore):
             raise StoreRefusedError(
                 f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
             )
-        return self.push_table(table, step, ids, rows, count, kind=kind, priority=priority)
+        return self.push_table(table, step, (ids, count), rows, kind=kind, priority=priority)
 
     @_checked
     def _pull_rows(self, name: str, ids: Array, version: int, /, **how: Any) -> Future[Any]:
@@ -414,7 +418,7 @@ class StoreCalls(Store, BufferStore):
         count = check_ids(ids, table.key, where)
         if len(ids) > MAX_PULLED_ROWS:
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
-        return self.pull_table(table, version, ids, count, **how)
+        return self.pull_table(table, version, (ids, count), **how)
 
     # --- What all shards agree on
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import CALLS, Operation, SentRun
 from weft_kvstore.client.plan import TableKey
-from weft_kvstore.rows.rows import Rows, spread_rows
+from weft_kvstore.rows.rows import distinct_ids, last_rows, spread_rows, summed_rows
 from weft_kvstore.sharding import Routing, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
@@ -23,17 +22,20 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun
 TAKEN_BYTES: Final = 1 << 16
 """A message with so many bytes of rows, which are all that was asked for, becomes the caller's array."""
 
+Ids: TypeAlias = tuple[Array, int | None]
+"""Ids (n) that fit the table, and what `before_padding` says of them."""
+
 _ROWS_ALONE: Final = frozenset({PayloadKind.VALUE, PayloadKind.RESTORED_STATE})
 """What a shard that has none of the rows need not know of."""
 
 
 class RowOperation(Operation):
-    """Sends rows of a table, or pulls rows of it, or pulls rows that have seen those that it sends.
+    """Sends `rows` (n, ...row) of a table, or pulls rows of it, or pulls rows that have seen those that it sends.
 
-    It sends `given`, rows of distinct ids: gradients of `step`, or values at that version. It pulls `wanted` at
-    `version`, which is what `distinct_ids` has of the ids: a new array (n, ...row), or state arrays by name where there
-    are `names`. With both, the rows that a shard answers with say that it has those that were sent; where `wanted` has
-    the ids of `given`, these do not travel again.
+    It sends the rows of the ids `sent`: gradients of `step`, or values at that version. It pulls those of the ids
+    `wanted` at `version`, as a new array of a `shape` (n, ...row), or state arrays by name where there are `names`.
+    With both, the rows that a shard answers with say that it has those that were sent; where both are the same array of
+    ids, these travel once.
     """
 
     def __init__(
@@ -43,102 +45,117 @@ class RowOperation(Operation):
         *,
         payload_kind: PayloadKind = PayloadKind.GRADIENT,
         step: int = 0,
-        given: Rows | None = None,
+        sent: Ids | None = None,
+        rows: Array | None = None,
         version: int = 0,
         reading: Reading = Reading.OWN,
-        wanted: tuple[Array, Array | None] | None = None,
+        wanted: Ids | None = None,
+        shape: tuple[int, ...] | None = None,
         names: tuple[str, ...] | None = None,
         priority: int = 0,
     ) -> None:
-        """Makes the arrays that rows are received into. Raises MemoryError."""
         super().__init__(future)
-        self._table, self._layout, self.priority = table, table.layout, priority
-        self.payload_kind, self.step, self._given = payload_kind, step, given
-        self.version, self.names, self.reading = version, names, reading
-        self._bucket = 0
+        self.asked: dict[int, list[tuple[int, int, int, int]]] = {}
+        self._table, self.priority = table, priority
+        self.payload_kind, self.step, self._sent, self._rows = payload_kind, step, sent, rows
+        self._shape = shape
         self._missing = 0
         """How many of the chunks that it sends have not been acknowledged."""
-        self._dealt: Sequence[Array | None] = ()
-        """Which of the rows that are pulled each shard has: see `RowLayout.dealt`."""
-        self._ids: dict[int, tuple[int, Array | None]] = {}
-        """How many rows each shard is asked for, and their ids, where it is sent them."""
-        self._received: dict[int, bytearray] = {}
-        """A byte for each array and chunk that each shard answers with, 1 once it was received."""
-        if given is not None:
-            self.rows_pushed = len(given)
+        if sent is not None:
             self.sends = (table.key_index,)
             if payload_kind is not PayloadKind.GRADIENT:
                 self.sets = self.sends
-        self._asks_for_given = given is not None and wanted is not None and wanted[0] is given.ids
-        if wanted is None:
-            return
-        self.is_request = self.is_pull = True
-        self.reads = (table.key_index,)
-        ids, self._index = wanted
-        self.rows_pulled = len(ids)
-        layout, count = self._layout, 1 if names is None else len(names)
-        self._arrays: list[Array] = [np.empty((len(ids), layout.width), layout.dtype) for _ in range(count)]
-        own = ids.view(layout.id_dtype)
-        self._dealt = layout.dealt(own)
-        for shard, mine in enumerate(self._dealt):
-            rows = len(own) if mine is None else len(mine)
-            if rows and count:
-                some = None if self._asks_for_given else own.copy() if mine is None else own.take(mine)
-                self._ids[shard] = rows, some
-                self._received[shard] = bytearray(count * chunks_of(rows, layout.rows_down))
+        if wanted is not None:
+            self.is_request = self.is_pull = True
+            self.reads = (table.key_index,)
+            self.version, self.names, self.reading = version, names, reading
+            self._is_same = sent is not None and wanted[0] is sent[0]
+            # Who pulls may change the ids at once; who pushes keeps them until they have arrived.
+            self._wanted = wanted if self._is_same else (wanted[0].copy(), wanted[1])
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+        """Makes the arrays that rows are received into, and the chunks that it sends."""
+        layout, sent = self._table.layout, self._sent
         self._bucket = routing.bucket_of[self._table.key_index]
-        if not self._layout.row_bytes:
+        self._ahead = self._table.key.priority - self.priority * CALL_PRIORITY
+        known = None
+        if self.is_pull:
+            known = ids, self._index = distinct_ids(*self._wanted)
+            self.rows_pulled = len(ids)
+            count = 1 if self.names is None else len(self.names)
+            self._arrays: list[Array] = [np.empty((len(ids), layout.width), layout.dtype) for _ in range(count)]
+            self._dealt = layout.dealt(ids.view(layout.id_dtype))
+            """Which of the rows that are pulled each shard has."""
+            self._received: dict[int, tuple[int, bytearray]] = {}
+            """How many rows each shard is asked for; and a byte for each array and chunk of them, 1 once it has
+            come."""
+        if not layout.row_bytes:
             return {}
-        pending = {} if self._given is None else self._send(self._given)
-        self.asked = {shard: [(self._bucket, 0, 0, self._send_ids(shard))] for shard in self._ids}
-        self._missing = sum(run.count for runs in self.runs.values() for run in runs)
-        return pending | {shard: len(received) for shard, received in self._received.items()}
-
-    def _send_ids(self, shard: int) -> int:
-        """How many chunks of ids the shard is sent for what it is asked: none where it has them with the gradients."""
-        _, ids = self._ids[shard]
-        if ids is None:
-            return 0
-        chunks, chunk_bytes = chunks_of(len(ids), self._layout.ids_up), self._layout.ids_up * ID_BYTES
-        run = self._run(PayloadKind.IDS, self.version, chunks, chunk_bytes, BufferSource(bytes_of(ids)))
-        self.runs.setdefault(shard, []).append(run)
-        return chunks
-
-    def _send(self, given: Rows) -> dict[int, int]:
-        """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
-        layout, ids = self._layout, given.ids.view(self._layout.id_dtype)
-        pending: dict[int, int] = {}
-        for shard, mine in enumerate(self._dealt if self._asks_for_given else layout.dealt(ids)):
-            rows = RowSource(ids, given.values, layout, mine)
-            if not layout.rows_on(shard) or (not rows.count and self.payload_kind in _ROWS_ALONE):
-                continue
-            chunks = pending[shard] = chunks_of(rows.count, layout.rows_up)
-            self.runs[shard] = [self._run(self.payload_kind, self.step, chunks, layout.chunk_bytes, rows)]
+        pending = {} if sent is None else self._send(*sent, known if self.is_pull and self._is_same else None)
+        if known is None or not self._arrays:
+            return pending
+        for shard, positions in enumerate(self._dealt):
+            rows = self.rows_pulled if positions is None else len(positions)
+            if rows:
+                chunks = (
+                    0 if self._is_same else self._send_ids(shard, ids if positions is None else ids.take(positions))
+                )
+                self.asked[shard] = [(self._bucket, 0, 0, chunks)]
+                self._received[shard] = rows, bytearray(len(self._arrays) * chunks_of(rows, layout.rows_down))
+                pending[shard] = len(self._received[shard][1])
         return pending
 
-    def _run(
-        self, kind: PayloadKind, step: int, chunks: int, chunk_bytes: int, source: RowSource | BufferSource
-    ) -> SentRun:
+    def _send(self, ids: Array, count: int | None, known: tuple[Array, Array | None] | None) -> dict[int, int]:
+        """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in. How many
+        chunks each shard has of it. `known`: what `distinct_ids` says, where that is known."""
+        layout, kind, rows = self._table.layout, self.payload_kind, self._rows
+        assert rows is not None
+        values, dealt = rows.reshape(len(ids), layout.width), None if known is None else self._dealt
+        if count != len(ids) or kind is not PayloadKind.GRADIENT:
+            is_sum = kind is PayloadKind.GRADIENT
+            given = summed_rows(ids, values, count, known=known) if is_sum else last_rows(ids, values)
+            ids, values = given.ids, given.values
+        self.rows_pushed = len(ids)
+        ids = ids.view(layout.id_dtype)
+        pending = {}
+        for shard, positions in enumerate(dealt or layout.dealt(ids)):
+            source = RowSource(ids, values, layout, positions)
+            if not layout.rows_on(shard) or (not source.count and kind in _ROWS_ALONE):
+                continue
+            chunks = pending[shard] = chunks_of(source.count, layout.rows_up)
+            self._run(shard, kind, self.step, chunks, layout.chunk_bytes, source)
+            self._missing += chunks
+        return pending
+
+    def _send_ids(self, shard: int, ids: Array) -> int:
+        """How many chunks of ids the shard is sent for what it is asked."""
+        layout = self._table.layout
+        chunks, chunk_bytes = chunks_of(len(ids), layout.ids_up), layout.ids_up * ID_BYTES
+        self._run(shard, PayloadKind.IDS, self.version, chunks, chunk_bytes, BufferSource(bytes_of(ids)))
+        self._missing += chunks
+        return chunks
+
+    def _run(  # noqa: PLR0917  # as a message has it
+        self, shard: int, kind: PayloadKind, step: int, chunks: int, chunk_bytes: int, source: RowSource | BufferSource
+    ) -> None:
         """Chunks that lie one behind the other, each but the last of `chunk_bytes`."""
         bounds: Array = np.arange(chunks + 1) * chunk_bytes
         bounds[-1] = source.nbytes
         entry = SentEntry(kind, self.number, self._bucket, step, chunks)
-        priority = self._table.key.priority - self.priority * CALL_PRIORITY
-        return OutRun(entry, 0, bounds, source, priority=priority, owner=self)
+        run: SentRun = OutRun(entry, 0, bounds, source, priority=self._ahead, owner=self)
+        self.runs.setdefault(shard, []).append(run)
 
     def arrived(self, shard: int, count: int) -> bool:
         self._missing -= count
         if self.is_pull and self._missing <= 0 and not self.ended:
             self.future.arrived = True  # type: ignore[attr-defined]  # it is a StoreFuture
-        return shard not in self._ids and not self.ended and self.received(shard, count)
+        return shard not in self.asked and not self.ended and self.received(shard, count)
 
     def write(self, shard: int, received: ValueRun) -> int:
         """Copies adjacent chunks to where they belong; those that are a whole array, and large, are that array from now
         on."""
         array, bucket, version, first, count, payload, compressed, owned = received
-        if shard not in self._ids:
+        if shard not in self.asked:
             return super().write(shard, received)
         if version != self.version:
             self.check_version(version)
@@ -146,8 +163,7 @@ class RowOperation(Operation):
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
-        (rows_asked, _), positions, seen = self._ids[shard], self._dealt[shard], self._received[shard]
-        layout = self._layout
+        (rows_asked, seen), positions, layout = self._received[shard], self._dealt[shard], self._table.layout
         total = len(seen) // len(self._arrays)
         if array >= len(self._arrays) or first + count > total:
             raise ProtocolError(
@@ -174,12 +190,18 @@ class RowOperation(Operation):
         if not self.is_pull:
             return None
         found = self._arrays if self._index is None else [spread_rows(one, self._index) for one in self._arrays]
-        shaped = [one.reshape(len(one), *self._table.key.shape[1:]) for one in found]
-        return shaped[0] if self.names is None else dict(zip(self.names, shaped, strict=True))
+        rows, shape = self.rows_pulled if self._index is None else len(self._index), self._shape
+        shape = (rows, *self._table.key.shape[1:]) if shape is None else shape
+        if self.names is None:
+            return found[0].reshape(shape)
+        return {name: one.reshape(shape) for name, one in zip(self.names, found, strict=True)}
+
+    def close(self) -> None:
+        self._sent = self._rows = None
 
     def __str__(self) -> str:
         key = self._table.key.key
-        if self._given is not None:
+        if self.sends:
             call, number, _ = CALLS[self.payload_kind]
             return f"{call}{'pull' if self.is_pull else ''} of rows of key {key!r}, {number} {self.step}"
         what = "pull" if self.names is None else "pull of the state"

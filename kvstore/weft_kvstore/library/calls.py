@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,8 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
-from weft_kvstore.client.plan import KEYS_KEPT, KeyLists, KeySet
+from weft_kvstore.client.plan import KEYS_KEPT, KeyLists, KeySet, TableKey
+from weft_kvstore.client.row_operation import Ids
 from weft_kvstore.description.form import UserKey
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -25,6 +26,7 @@ from weft_kvstore.library.arrays import (
     Outs,
     checked,
     checked_ids,
+    checked_out,
     checked_outs,
     flat_ids,
     form_of,
@@ -463,14 +465,14 @@ class RowCalls(ValueCalls):
         call = "push_rows"
         if priority:
             priority = checked_priority(priority, self._registry.call(call))
-        sent = self._sent(call, key, ids, rows, pushes=True)
-        return self._steps.push(call, sent.names, step, sent.given, partial(self._send, sent, priority=priority))
+        sent, names, arrays, _ = self._tables(call, key, ids, rows, sends=True, pushes=True)
+        return self._steps.push(call, names, step, arrays, partial(self._send, sent, priority=priority))
 
     def set_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, version: int) -> Future[None]:
         """`set` of rows of a table."""
         call = "set_rows"
-        sent = self._sent(call, key, ids, rows, pushes=False)
-        return self._steps.set(call, sent.names, version, sent.given, partial(self._send, sent, kind=PayloadKind.VALUE))
+        sent, names, arrays, _ = self._tables(call, key, ids, rows, sends=True)
+        return self._steps.set(call, names, version, arrays, partial(self._send, sent, kind=PayloadKind.VALUE))
 
     def restore_rows(self, key: UserKey | Keys, ids: Any, rows: Any, state: Any = None, *, step: int) -> Future[None]:
         """`restore` of rows of a table: values from `pull_rows`, and state from `pull_state_rows` or None.
@@ -479,27 +481,26 @@ class RowCalls(ValueCalls):
         tables, and wait for it: the other slots wait for those."""
         call = "restore_rows"
         check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
-        sent = self._sent(call, key, ids, rows, pushes=False)
+        sent, names, arrays, _ = self._tables(call, key, ids, rows, sends=True)
         _, _, _, (states,) = self._registry.listed(call, key, state, rows=True)
-        arrays: list[Any] = []
-        places: list[tuple[int, int]] = []
-        for number, (spec, named, where) in enumerate(zip(sent.specs, states, sent.wheres, strict=True)):
-            found, given = sent.given[2 * number], named or {}
-            for array, name in enumerate(self._state_names(spec, given, where, required=False), 1):
-                dtype = np.dtype(spec.dtype)
-                arrays.append(checked(given[name], dtype, _shape(spec, found), f"{where}: state {name!r}"))
-                places.append((number, array))
+        of_state: list[tuple[int, int]] = []
+        for number, (one, named) in enumerate(zip(sent, states, strict=True)):
+            given = named or {}
+            for array, name in enumerate(self._state_names(one.spec, given, one.where, required=False), 1):
+                dtype = np.dtype(one.spec.dtype)
+                arrays.append(checked(given[name], dtype, one.shape, f"{one.where}: state {name!r}"))
+                of_state.append((number, array))
 
         def give(steps: list[int], hosts: list[Array]) -> Future[None]:
             """Values first: there is state of rows that are there."""
             begun = [self._send(sent, steps, hosts, kind=PayloadKind.RESTORED)]
-            for (number, array), values in zip(places, hosts[2 * len(steps) :], strict=True):
-                spec, (own, count) = sent.specs[number], sent.flat(number, hosts[2 * number])
-                table, kind = self._store.table(spec.key), PayloadKind.RESTORED_STATE
-                begun.append(self._store.push_table(table, array, own, _kept(spec, own, values), count, kind=kind))
+            for (number, array), values in zip(of_state, hosts[2 * len(sent) :], strict=True):
+                one, kind = sent[number], PayloadKind.RESTORED_STATE
+                own = one.checked_ids(hosts[2 * number])
+                begun.append(self._store.push_table(one.table, array, own, one.kept(values), kind=kind))
             return joined(begun, _nothing)
 
-        return self._steps.set(call, sent.names, step, sent.given + arrays, give)
+        return self._steps.set(call, names, step, arrays, give)
 
     def pull_rows(
         self,
@@ -515,14 +516,18 @@ class RowCalls(ValueCalls):
         call = "pull_rows"
         if priority:
             priority = checked_priority(priority, self._registry.call(call))
-        return self._pull_rows(call, self._wanted(call, key, ids, out), version, settled=settled, priority=priority)
+        wanted, names, arrays, single = self._tables(call, key, ids, out=out, pulls=True)
+        pull = partial(self._pull_rows, wanted, settled=settled, priority=priority, single=single)
+        return self._deliver(call, wanted, self._steps.pull(call, names, version, arrays, pull), single=single)
 
     def pull_state_rows(
         self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False
     ) -> Future[Any]:
         """`pull_state` of rows of a table, shaped as by `pull_rows`."""
         call = "pull_state_rows"
-        return self._pull_rows(call, self._wanted(call, key, ids, None), version, settled=settled, state=True)
+        wanted, names, arrays, single = self._tables(call, key, ids, pulls=True)
+        pull = partial(self._pull_rows, wanted, settled=settled, state=True, single=single)
+        return self._steps.pull(call, names, version, arrays, pull)
 
     def pushpull_rows(
         self,
@@ -541,55 +546,68 @@ class RowCalls(ValueCalls):
         call = "pushpull_rows"
         if priority:
             priority = checked_priority(priority, self._registry.call(call))
-        sent = self._sent(call, key, ids, rows, pushes=True)
-        wanted = self._wanted(call, key, ids if pull_ids is None else pull_ids, out)
-        own = [] if pull_ids is None else wanted.given
+        is_same = pull_ids is None
+        sent, names, arrays, single = self._tables(
+            call, key, ids, rows, out if is_same else None, sends=True, pushes=True, pulls=is_same
+        )
+        wanted, others = sent, list[Any]()
+        if not is_same:
+            wanted, _, others, _ = self._tables(call, key, pull_ids, out=out, pulls=True)
 
-        def send(steps: list[int], hosts: list[Array]) -> Future[list[Any]]:
+        def send(steps: list[int], hosts: list[Array]) -> Future[Any]:
             begun = []
-            for number, (spec, at, some, values) in enumerate(sent.on_host(steps, hosts)):
-                ids, count = sent.flat(number, some)
-                pulled = wanted.flat(number, hosts[2 * len(steps) + number]) if own else None
-                table, kept = self._store.table(spec.key), _kept(spec, ids, values)
-                begun.append(self._store.pushpull_table(table, at, ids, kept, count, pulled=pulled, priority=priority))
-            return joined(begun, wanted.shaped)
+            for number, (one, pulled, at) in enumerate(zip(sent, wanted, steps, strict=True)):
+                own = one.checked_ids(hosts[2 * number])
+                ids = None if is_same else pulled.checked_ids(hosts[2 * len(sent) + number])
+                kept, shape = one.kept(hosts[2 * number + 1]), pulled.shape
+                begun.append(
+                    self._store.pushpull_table(one.table, at, own, kept, wanted=ids, shape=shape, priority=priority)
+                )
+            return begun[0] if single else joined(begun, list)
 
-        found = self._steps.push(call, sent.names, step, sent.given + own, send, pulls=True)
+        found = self._steps.push(call, names, step, arrays + others, send, pulls=True)
         if found is None:  # A push has failed, or is not on the host yet: one after the other.
-            push = partial(self._send, sent, priority=priority)
-            pushed = self._steps.push(call, sent.names, step, sent.given, push)
+            pushed = self._steps.push(call, names, step, arrays, partial(self._send, sent, priority=priority))
+            pull = partial(self._pull_rows, wanted, priority=priority, single=single)
             version = None if step is None else step + 1
-            pulled = self._pull_rows(call, wanted, version, settled=False, priority=priority)
-            return joined([pulled, pushed], itemgetter(0))
-        return self._traffic.deliver(self._registry.call(call), wanted.names, found, wanted.outs, single=wanted.single)
+            pulled = self._steps.pull(call, names, version, others or arrays[::2], pull)
+            found = joined([pulled, pushed], itemgetter(0))
+        return self._deliver(call, wanted, found, single=single)
 
-    def _sent(self, call: str, key: object, ids: Any, rows: Any, *, pushes: bool) -> _Tables:
-        """Ids and rows to be sent: `given` has by turns the ids and the rows of each table."""
-        single, keys, specs, (all_ids, all_rows) = self._registry.listed(call, key, ids, rows, rows=True, pushes=pushes)
-        sent = _Tables(single, specs, all_ids, [self._registry.where(call, one) for one in keys])
-        given = zip(specs, sent.given, all_rows, sent.wheres, strict=True)
-        sent.given = [
-            array
-            for spec, found, values, where in given
-            for array in (found, checked(values, _dtype(spec), _shape(spec, found), f"{where}: rows"))
-        ]
-        return sent
-
-    def _wanted(self, call: str, key: object, ids: Any, out: Any) -> _Tables:
-        """Ids of rows that are asked for, and the arrays that are given for these."""
-        single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
-        asked = _Tables(single, specs, wanted, [self._registry.where(call, one) for one in keys])
-        for found, where in zip(asked.given, asked.wheres, strict=True):
-            if (rows := math.prod(form_of(found)[1])) > MAX_PULLED_ROWS:
+    def _tables(
+        self,
+        call: str,
+        key: object,
+        ids: Any,
+        rows: Any = None,
+        out: Any = None,
+        *,
+        sends: bool = False,
+        pushes: bool = False,
+        pulls: bool = False,
+    ) -> tuple[list[_Table], list[str], list[Any], bool]:
+        """The tables of a call and their names; the arrays that have to be on the host, which are by turns the ids and
+        the rows of each where it `sends`, else the ids; whether one key was given."""
+        single, keys, specs, (all_ids, all_rows, outs) = self._registry.listed(
+            call, key, ids, rows, out, rows=True, pushes=pushes
+        )
+        tables: list[_Table] = []
+        arrays: list[Any] = []
+        for one, spec, some, values, target in zip(keys, specs, all_ids, all_rows, outs, strict=True):
+            where = f"slot {self._registry.slot}: {call} of key {one!r}"
+            table = _Table(self._store.table(spec.key), where, some, target)
+            tables.append(table)
+            arrays.append(table.ids)
+            if sends:
+                arrays.append(table.checked_rows(values))
+            if pulls and math.prod(table.shape[: len(table.shape) - len(spec.shape) + 1]) > MAX_PULLED_ROWS:
+                rows = math.prod(form_of(table.ids)[1])
                 raise StoreRefusedError(f"{where}: {rows} rows; a call may ask for {MAX_PULLED_ROWS}")
-        forms = [(_dtype(spec), _shape(spec, found)) for spec, found in zip(specs, asked.given, strict=True)]
-        asked.outs = checked_outs([[one] for one in outs], forms, lambda number: asked.wheres[number])
-        asked.shapes = [shape for _, shape in forms]
-        return asked
+        return tables, [spec.key for spec in specs], arrays, single
 
     def _send(
         self,
-        sent: _Tables,
+        sent: list[_Table],
         steps: list[int],
         hosts: list[Array],
         *,
@@ -597,73 +615,73 @@ class RowCalls(ValueCalls):
         priority: int = 0,
     ) -> Future[None]:
         begun = []
-        for number, (spec, step, some, values) in enumerate(sent.on_host(steps, hosts)):
-            own, count = sent.flat(number, some)
-            table, kept = self._store.table(spec.key), _kept(spec, own, values)
-            begun.append(self._store.push_table(table, step, own, kept, count, kind=kind, priority=priority))
+        for number, (one, step) in enumerate(zip(sent, steps, strict=True)):
+            own, kept = one.checked_ids(hosts[2 * number]), one.kept(hosts[2 * number + 1])
+            begun.append(self._store.push_table(one.table, step, own, kept, kind=kind, priority=priority))
         return begun[0] if len(begun) == 1 else joined(begun, _nothing)
 
     def _pull_rows(
-        self, call: str, wanted: _Tables, version: int | None, *, settled: bool, priority: int = 0, state: bool = False
+        self,
+        wanted: list[_Table],
+        versions: list[int],
+        hosts: list[Array],
+        *,
+        single: bool,
+        settled: bool = False,
+        state: bool = False,
+        priority: int = 0,
     ) -> Future[Any]:
         """Rows, or the rule's `state` of them."""
-
-        def send(versions: list[int], hosts: list[Array]) -> Future[list[Any]]:
-            pulled = []
-            for number, (spec, at, some) in enumerate(zip(wanted.specs, versions, hosts, strict=True)):
-                own, count = wanted.flat(number, some)
-                table = self._store.table(spec.key)
-                pulled.append(
-                    self._store.pull_table(table, at, own, count, settled=settled, state=state, priority=priority)
-                )
-            return joined(pulled, wanted.shaped)
-
-        found = self._steps.pull(call, wanted.names, version, wanted.given, send)
-        return self._traffic.deliver(self._registry.call(call), wanted.names, found, wanted.outs, single=wanted.single)
-
-
-class _Tables:
-    """The tables of a call, with ids for each: those on the host are checked at once, those of a GPU once they are
-    there. `given` are the arrays that have to be on the host; `outs` and `shapes` those of the rows that are pulled."""
-
-    def __init__(self, single: bool, specs: list[KeyDescription], ids: Sequence[Any], wheres: list[str]) -> None:
-        self.single, self.specs, self.wheres = single, specs, wheres
-        self.names = [spec.key for spec in specs]
-        self.outs: Outs = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.given: list[Any] = [checked_ids(some, where) for some, where in zip(ids, wheres, strict=True)]
-        self._flat = [None if is_on_device(one) else self._checked(at, one) for at, one in enumerate(self.given)]
-
-    def flat(self, number: int, host: Array) -> tuple[Array, int | None]:
-        """Ids (n) as a table takes them, and how many come before the padding: see `check_ids`. Raises
-        StoreRefusedError for an id that the table cannot have."""
-        return self._flat[number] or self._checked(number, host)
-
-    def on_host(self, steps: list[int], hosts: list[Array]) -> Iterator[tuple[KeyDescription, int, Array, Array]]:
-        """Each table, its step, and the ids and rows of `given`."""
-        return zip(self.specs, steps, hosts[: 2 * len(steps) : 2], hosts[1 : 2 * len(steps) : 2], strict=True)
-
-    def shaped(self, found: list[Any]) -> list[Any]:
-        """Rows, or state by name, as users have them."""
-        shaped = zip(self.specs, found, self.shapes, strict=True)
-        return [
-            {name: rows.reshape(shape) for name, rows in one.items()}
-            if isinstance(one, dict)
-            else _as_given([spec], [one.reshape(shape)])[0]
-            for spec, one, shape in shaped
+        pulled = [
+            self._store.pull_table(
+                one.table, at, one.checked_ids(ids), settled=settled, state=state, shape=one.shape, priority=priority
+            )
+            for one, at, ids in zip(wanted, versions, hosts, strict=True)
         ]
+        return pulled[0] if single else joined(pulled, list)
 
-    def _checked(self, number: int, ids: Array) -> tuple[Array, int | None]:
-        spec, where = self.specs[number], self.wheres[number]
-        flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
-        return flat, check_ids(flat, spec, where)
+    def _deliver(self, call: str, wanted: list[_Table], found: Future[Any], *, single: bool) -> Future[Any]:
+        """Rows in the types that users have, and in the arrays that they have given for them."""
+        if not any(one.out is not None or one.spec.half for one in wanted):
+            return found
+        specs = [one.spec for one in wanted]
+        given = joined([found], lambda values: _as_given(specs, values if single else values[0]))
+        names = [spec.key for spec in specs]
+        outs = [[] if one.out is None else [one.out] for one in wanted]
+        return self._traffic.deliver(self._registry.call(call), names, given, outs, single=single)
 
 
-def _shape(spec: KeyDescription, ids: Any) -> tuple[int, ...]:
-    """Of the rows of these ids."""
-    return (*form_of(ids)[1], *spec.shape[1:])
+class _Table:
+    """A table of a call. Its `ids` are checked at once, those of a GPU once they are on the host: `shape` is that of
+    their rows. `out` is an array for these, as it was given and as it is written."""
 
+    def __init__(self, table: TableKey, where: str, ids: Any, out: Any) -> None:
+        spec = table.key
+        self.table, self.spec, self.where = table, spec, where
+        if type(ids) is not np.ndarray or ids.dtype != np.int64 or not ids.size:
+            ids = checked_ids(ids, where)
+        self.ids = ids
+        self._checked = None if is_on_device(ids) else self._check(ids)
+        self.shape = (*form_of(ids)[1], *spec.shape[1:])
+        self.out = None if out is None else (out, checked_out(out, _dtype(spec), self.shape, where))
 
-def _kept(spec: KeyDescription, ids: Array, rows: Array) -> Array:
-    """Rows (ids, ...row) as the shards keep the table."""
-    return rows.reshape(len(ids), *spec.shape[1:]).astype(spec.dtype, copy=False)
+    def checked_ids(self, ids: Array) -> Ids:
+        """The ids, once they are on the host. Raises StoreRefusedError for an id that the table cannot have."""
+        return self._checked or self._check(ids)
+
+    def checked_rows(self, rows: Any) -> Any:
+        """Rows that are sent. Raises StoreRefusedError."""
+        is_plain = type(rows) is np.ndarray and self.spec.half is None and rows.flags.c_contiguous
+        if is_plain and rows.dtype == self.table.layout.dtype and rows.shape == self.shape:
+            return rows
+        return checked(rows, _dtype(self.spec), self.shape, f"{self.where}: rows")
+
+    def kept(self, rows: Array) -> Array:
+        """Rows as the shards keep the table."""
+        return rows.astype(self.table.layout.dtype, copy=False)
+
+    def _check(self, ids: Array) -> Ids:
+        flat = ids
+        if ids.ndim != 1 or ids.dtype != np.int64 or not ids.flags.c_contiguous:
+            flat = flat_ids(ids, self.where, any_64_bits=self.spec.growth is not None)
+        return flat, check_ids(flat, self.spec, self.where)

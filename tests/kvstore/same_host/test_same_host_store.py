@@ -272,7 +272,7 @@ def test_rows_whole_keys_and_sets_pass_through_the_arena_too() -> None:
             values = client.pull("whole", 1), client.pull_rows("t", np.arange(50), 1), client.pull("cut", 1)
             found.append([value.result(WAIT_S).tobytes() for value in values])
             rows = np.full((25, 4), 7, np.float32)
-            both = client.pushpull_table(client.table("t"), 1, ids, rows, None).result(WAIT_S)
+            both = client.pushpull_table(client.table("t"), 1, (ids, None), rows).result(WAIT_S)
             np.testing.assert_array_equal(both, client.pull_rows("t", ids, 2).result(WAIT_S))
             found[-1].append(both.tobytes())
             if same_host:
