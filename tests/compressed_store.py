@@ -11,9 +11,15 @@ import numpy as np
 from store_cluster import constant, key_of, store_of
 from weft_graph.program import Update
 from weft_kvstore.compression.codecs import Codec
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
-from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.sharding import slices_of
+from weft_kvstore.description.records import (
+    CompressionDescription,
+    KeyDescription,
+    Kind,
+    StoreCompression,
+    StoreDescription,
+    codecs_of,
+)
+from weft_kvstore.sharding import codec_of, slices_of
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
@@ -102,11 +108,13 @@ class PlainTraining:
         self.values = {name: value.copy() for name, value in first.items()}
         self.read: dict[str, Array] = {}
         self._description = description
-        setting = description.compression or StoreCompression()
+        setting = description.compression
         self._pushed = {
-            (key.key, slot): self._sender(key, setting.pushed(key)) for key in description.keys for slot in key.slots
+            (key.key, slot): self._sender(key, codecs_of(key, setting)[0])
+            for key in description.keys
+            for slot in key.slots
         }
-        self._pulled = {key.key: self._sender(key, setting.pulled(key)) for key in description.keys}
+        self._pulled = {key.key: self._sender(key, codecs_of(key, setting)[1]) for key in description.keys}
 
     def step(self, step: int) -> None:
         for key in self._description.keys:

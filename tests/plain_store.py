@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from weft_kvstore.errors import StoreError, StoreLostError
-from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.store import ClientStatistics
 
 FURTHEST_AHEAD = 2
 """Steps beyond the first that is not applied that a slot may push, as in the real store."""

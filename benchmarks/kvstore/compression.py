@@ -19,7 +19,8 @@ from reporting import PeerRounds, Round, Row, row_of
 from store_cases import FLOAT_BYTES, MIB, Case
 from weft_kvstore.arrays import Array
 from weft_kvstore.compression.codecs import Codec
-from weft_kvstore.compression.description import CompressionDescription, Kind, codec_of
+from weft_kvstore.description.records import CompressionDescription, Kind
+from weft_kvstore.sharding import codec_of
 
 PEER = "copy"
 SIZES = (("1MiB", MIB, 200, 20), ("16MiB", 16 * MIB, 16, 3))

@@ -24,7 +24,7 @@ from store_cases import FLOAT_BYTES, RATE, TOLERANCE, Case
 from weft.api.job import Parallelism
 from weft_graph.program import Update
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, StoreDescription
-from weft_kvstore.encryption.key_files import make_key_files
+from weft_kvstore.encryption import make_key_files
 
 ANSWER_S = 180.0
 """For a worker's next word: a first one takes imports, a million rows, and a machine with other work."""

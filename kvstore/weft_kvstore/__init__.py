@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft_kvstore.description.check import DescriptionError
+    from weft_kvstore.description.check import CurveKeyError, DescriptionError
     from weft_kvstore.description.form import Key, describe, read_description
     from weft_kvstore.description.records import (
         AverageDescription,
@@ -28,52 +28,34 @@ if TYPE_CHECKING:
         Sparse,
         StoreDescription,
     )
-    from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
-    from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-    from weft_kvstore.encryption.key_files import new_curve_keys, read_curve_keys
+    from weft_kvstore.encryption import CurveAuthenticator, CurveKeys, new_curve_keys, read_curve_keys
     from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
     from weft_kvstore.library.kvstore import KVStore
     from weft_kvstore.rows.memory import TablePlace
     from weft_kvstore.serving.shard_server import ShardServer
     from weft_kvstore.settings import LinkSettings
-    from weft_kvstore.statistics import ClientStatistics, LinkStatistics
     from weft_kvstore.step_outcome import StepOutcome
-    from weft_kvstore.store import Store
+    from weft_kvstore.store import ClientStatistics, LinkStatistics, Store
 
-_NAMES: dict[str, tuple[str, ...]] = {
-    "weft_kvstore.description.check": ("DescriptionError",),
-    "weft_kvstore.description.form": ("Key", "describe", "read_description"),
+_NAMES: dict[str, str] = {
+    "weft_kvstore.description.check": "CurveKeyError DescriptionError",
+    "weft_kvstore.description.form": "Key describe read_description",
     "weft_kvstore.description.records": (
-        "AverageDescription",
-        "CommitDescription",
-        "EvictionDescription",
-        "GrowthDescription",
-        "KeyDescription",
-        "LossScaling",
-        "Sparse",
-        "StoreDescription",
+        "AverageDescription CommitDescription EvictionDescription GrowthDescription KeyDescription LossScaling Sparse "
+        "StoreDescription"
     ),
-    "weft_kvstore.encryption.curve_authenticator": ("CurveAuthenticator",),
-    "weft_kvstore.encryption.curve_keys": ("CurveKeyError", "CurveKeys"),
-    "weft_kvstore.encryption.key_files": ("new_curve_keys", "read_curve_keys"),
-    "weft_kvstore.errors": (
-        "StoreError",
-        "StoreLostError",
-        "StorePassedError",
-        "StoreRefusedError",
-        "StoreTimeoutError",
-    ),
-    "weft_kvstore.library.kvstore": ("KVStore",),
-    "weft_kvstore.rows.memory": ("TablePlace",),
-    "weft_kvstore.serving.shard_server": ("ShardServer",),
-    "weft_kvstore.settings": ("LinkSettings",),
-    "weft_kvstore.statistics": ("ClientStatistics", "LinkStatistics"),
-    "weft_kvstore.step_outcome": ("StepOutcome",),
-    "weft_kvstore.store": ("Store",),
+    "weft_kvstore.encryption": "CurveAuthenticator CurveKeys new_curve_keys read_curve_keys",
+    "weft_kvstore.errors": "StoreError StoreLostError StorePassedError StoreRefusedError StoreTimeoutError",
+    "weft_kvstore.library.kvstore": "KVStore",
+    "weft_kvstore.rows.memory": "TablePlace",
+    "weft_kvstore.serving.shard_server": "ShardServer",
+    "weft_kvstore.settings": "LinkSettings",
+    "weft_kvstore.step_outcome": "StepOutcome",
+    "weft_kvstore.store": "ClientStatistics LinkStatistics Store",
 }
 """Which module has which public names."""
 
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "AverageDescription",

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from weft.agent.children import ForkError
 from weft.api.words import setting_sentences
-from weft_kvstore.encryption.key_files import make_key_files
+from weft_kvstore.encryption import make_key_files
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings, serve
 

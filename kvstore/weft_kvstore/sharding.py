@@ -12,9 +12,15 @@ import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.codecs import Codec
-from weft_kvstore.compression.description import CompressionDescription, codec_of
-from weft_kvstore.description.records import GrowthDescription, KeyDescription, StoreDescription
+from weft_kvstore.compression.codecs import Codec, Half, TopK, TwoBit
+from weft_kvstore.description.records import (
+    CompressionDescription,
+    GrowthDescription,
+    KeyDescription,
+    Kind,
+    StoreDescription,
+    codecs_of,
+)
 from weft_kvstore.rows.index import shard_of
 
 # --- The slices of a key: a function of its shape, its dtype and the job's slice size alone ---------------------------
@@ -183,15 +189,17 @@ def _bucket_key(description: StoreDescription, key_index: int, key: KeyDescripti
     if key.rows or key.whole:
         return key_index
     multipliers = tuple(sorted(key.multipliers.items()))
-    return key.dtype, key.slots, key.update, key.staleness, multipliers, _compressions(description, key)
+    return key.dtype, key.slots, key.update, key.staleness, multipliers, codecs_of(key, description.compression)
 
 
-def _compressions(description: StoreDescription, key: KeyDescription) -> tuple[CompressionDescription | None, ...]:
-    """The compression of a key's gradients and of its values."""
-    setting = description.compression if key.compression is None else key.compression
-    if setting is None or not key.slots:  # A frozen parameter is fetched once, uncompressed.
-        return None, None
-    return setting.pushed(key), setting.pulled(key)
+def codec_of(description: CompressionDescription, dtype: np.dtype[Any]) -> Codec:
+    """The codec of a checked description, for a key of that dtype."""
+    if description.kind is Kind.TWO_BIT:
+        assert description.threshold is not None
+        return TwoBit(dtype, description.threshold)
+    if description.kind is Kind.TOP_K:
+        return TopK(dtype, ratio=description.ratio, count=description.count)
+    return Half(dtype, description.kind.value, residual=description.residual)
 
 
 def _part(keys: Sequence[KeyDescription], slices: Sequence[KeySlices], runs: Sequence[tuple[int, range]]) -> BucketPart:
@@ -260,7 +268,8 @@ def routing_of(description: StoreDescription) -> Routing:
             if runs_here:
                 parts[shard] = _part(description.keys, slices, runs_here)
         codecs = [
-            None if one is None else codec_of(one, np.dtype(key.dtype)) for one in _compressions(description, key)
+            None if one is None else codec_of(one, np.dtype(key.dtype))
+            for one in codecs_of(key, description.compression)
         ]
         buckets.append(Bucket(number, by_priority, parts, *codecs))
     of_keys = {key_index: bucket.number for bucket in buckets for key_index in bucket.keys}

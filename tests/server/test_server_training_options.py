@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from server_specs import save_rows, spec_json
 from weft.api.job import JobSpec
 from weft.api.store import CommitSpec, LossScalingSpec
-from weft_kvstore.compression.description import CompressionDescription, Kind
 from weft_kvstore.description.check import check_description
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import CompressionDescription, Kind, description_from_json
 from weft_server.planning.check import read_and_check
 from weft_server.planning.dry_run import dry_run_of
 from weft_server.planning.estimate import Bounds

@@ -12,7 +12,7 @@ from weft.api.agent import LogReport, MetricReport, SetDone, SnapshotDone
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.trace import ProcessTrace
-from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.store import ClientStatistics
 from weft_worker.metrics import TakenSums
 
 STEP_INTERVAL_S = 0.5

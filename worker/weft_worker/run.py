@@ -21,7 +21,7 @@ from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode
-from weft_kvstore.encryption.curve_keys import CurveKeys
+from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings

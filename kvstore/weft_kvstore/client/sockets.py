@@ -19,7 +19,7 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.operation import Operation
-from weft_kvstore.encryption.curve_keys import LinkKeys
+from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.process import zeromq_context
 from weft_kvstore.same_host.arrays import ClientMemory
@@ -75,13 +75,13 @@ class LinkSocket:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
-        keys: LinkKeys | None = None,
+        keys: tuple[CurveKeys, str] | None = None,
         passed: list[int] | None = None,
     ) -> None:
         self.handshake_error: tuple[str, bool] | None = None
         self.handover: Handover | None = None
         """By which the shard and the client have each other's memory."""
-        self._key = None if keys is None else keys.own.public
+        self._key = None if keys is None else keys[0].public
         self._endpoint = endpoint
         self._passed = [0, 0] if passed is None else passed
         self.is_unread = True
@@ -95,9 +95,10 @@ class LinkSocket:
         self.socket.reconnect_ivl = NO_RECONNECT
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
         if keys is not None:
-            self.socket.curve_serverkey = keys.shard.encode()
-            self.socket.curve_publickey = keys.own.public.encode()
-            self.socket.curve_secretkey = keys.own.secret.encode()
+            own, shard = keys
+            self.socket.curve_serverkey = shard.encode()
+            self.socket.curve_publickey = own.public.encode()
+            self.socket.curve_secretkey = own.secret.encode()
         try:
             self.monitor = self.socket.get_monitor_socket(_WATCHED)
         except zmq.ZMQError:
@@ -235,9 +236,9 @@ class ClientSockets:
         core: ClientCore,
         memory: ClientMemory,
         endpoints: Sequence[str],
-        keys: Sequence[LinkKeys] = (),
+        keys: Sequence[tuple[CurveKeys, str]] = (),
     ) -> None:
-        """`keys`: of each shard's link, where links are encrypted."""
+        """`keys`: the client's, and each shard's public one, where links are encrypted."""
         self.submitted: deque[Operation] = deque()
         self.changes = 0
         self.has_more = False

@@ -18,17 +18,17 @@ from weft_kvstore.client.operation import LocalOperation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.compression.slices import reassigned, residual_array, slot_of
+from weft_kvstore.description.check import CurveKeyError
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
-from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
+from weft_kvstore.encryption import CurveKeys, new_curve_keys
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
-from weft_kvstore.statistics import ClientStatistics, LinkStatistics
 from weft_kvstore.step_outcome import loss_scale_of
+from weft_kvstore.store import ClientStatistics, LinkStatistics
 
 _SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
 
@@ -157,13 +157,11 @@ class StoreClient(StoreCalls):
         )
 
 
-def _keys_for(description: StoreDescription, given: CurveKeys | None) -> list[LinkKeys]:
-    """The keys of each shard's link, where links are encrypted. Raises CurveKeyError."""
+def _keys_for(description: StoreDescription, given: CurveKeys | None) -> list[tuple[CurveKeys, str]]:
+    """The client's keys and the shard's public one, for each shard where links are encrypted. Raises CurveKeyError."""
     if not description.curve_keys:
         if given is not None:
             raise CurveKeyError("curve_keys: the description has none for the shards, so links are not encrypted")
         return []
-    if given is not None:
-        check_pair(given)
     own = given or new_curve_keys()
-    return [LinkKeys(own, shard) for shard in description.curve_keys]
+    return [(own, shard) for shard in description.curve_keys]

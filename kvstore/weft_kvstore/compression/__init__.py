@@ -4,6 +4,5 @@ A description names an encoding for what is pushed and for what is pulled; a sen
 the residual, and adds it to the next gradient. Everything here is a pure function of arrays, and both sides agree on
 it.
 
-Read `description` (what a user may ask for, and which codec a key then uses), `codecs` (half precision, two bits,
-top-k) and `slices` (codecs over the slices of a key, and residuals).
+Read `codecs` (half precision, two bits, top-k) and `slices` (codecs over the slices of a key, and residuals).
 """

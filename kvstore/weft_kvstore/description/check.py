@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import string
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -18,9 +19,17 @@ from weft_kernels.averaging import averaged
 from weft_kernels.gradient_bounds import BOUNDS, bounded
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
-from weft_kvstore.compression.description import compression_problems
-from weft_kvstore.description.records import KeyDescription, Mode, Sparse, StoreDescription, descriptions, is_given
-from weft_kvstore.encryption.curve_keys import CurveKeyError, check_public
+from weft_kvstore.description.records import (
+    CompressionDescription,
+    KeyDescription,
+    Kind,
+    Mode,
+    Sparse,
+    StoreCompression,
+    StoreDescription,
+    descriptions,
+    is_given,
+)
 from weft_kvstore.settings import MAX_ROW_BYTES
 from weft_kvstore.structs import Reader
 
@@ -290,3 +299,59 @@ def _compression_problems(description: StoreDescription) -> Iterator[str]:
     for where, setting in compressions:
         if setting is not None:
             yield from (f"{where}compression.{problem}" for problem in compression_problems(setting))
+
+
+def compression_problems(setting: StoreCompression) -> Iterator[str]:
+    """What is wrong with it beyond its fields' own bounds; each text begins with the field."""
+    for name in ("gradients", "merged", "weights"):
+        one: CompressionDescription | None = getattr(setting, name)
+        if one is None:
+            continue
+        kind = one.kind
+        for field, owner in {"threshold": Kind.TWO_BIT, "ratio": Kind.TOP_K, "count": Kind.TOP_K}.items():
+            if getattr(one, field) is not None and kind is not owner:
+                yield f"{name}.{field}: {kind.value} has none"
+        if kind is Kind.TWO_BIT and one.threshold is None:
+            yield f"{name}.threshold: 2bit needs one"
+        if kind is Kind.TOP_K and (one.ratio is None) == (one.count is None):
+            yield f"{name}: topk needs either ratio or count"
+        sparse = kind in {Kind.TWO_BIT, Kind.TOP_K}
+        if sparse and not one.residual:
+            yield f"{name}.residual: {kind.value} needs one, or most of a gradient is lost"
+        if name == "weights" and (sparse or one.residual):
+            yield (
+                f"weights: bf16 or fp16 with residual false, not {kind.value} with residual "
+                f"{str(one.residual).lower()}: a worker that reads a weight must read all of it"
+            )
+
+
+# --- CURVE keys -------------------------------------------------------------------------------------------------------
+
+
+KEY_CHARACTERS: Final = 40
+"""Of a key of 32 bytes, in ZeroMQ's Z85: four bytes are five characters."""
+
+_DIGITS: Final = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
+"""Of Z85, by ZeroMQ's RFC 32."""
+
+
+class CurveKeyError(ValueError):
+    """A wrong key or pair. The text never has a secret key."""
+
+
+def check_public(key: str) -> None:
+    """Raises CurveKeyError for a wrong key, and for zeros. The key is not shown, since it may be a secret one given by
+    mistake."""
+    if not is_curve_key(key):
+        raise CurveKeyError(f"no CURVE key, which has {KEY_CHARACTERS} characters of Z85")
+    if not key.strip("0"):
+        raise CurveKeyError("zeros are nobody's CURVE key")
+
+
+def is_curve_key(text: str) -> bool:
+    """Whether it is 32 bytes in Z85: each group of five digits is a number of four bytes."""
+    digits = [_DIGITS.find(character) for character in text]
+    groups = (digits[begin : begin + 5] for begin in range(0, len(digits), 5))
+    return len(digits) == KEY_CHARACTERS and all(
+        min(group) >= 0 and sum(digit * 85 ** (4 - at) for at, digit in enumerate(group)) < 1 << 32 for group in groups
+    )

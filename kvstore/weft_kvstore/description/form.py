@@ -20,21 +20,23 @@ from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.spelling import did_you_mean
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
 from weft_kvstore.description.check import DescriptionError, check_description, check_port, compiled_once, field_first
 from weft_kvstore.description.records import (
     DTYPES,
     MAX_SLOTS,
     AverageDescription,
     CommitDescription,
+    CompressionDescription,
     EvictionDescription,
     GrowthDescription,
     InitializerDescription,
     KeyDescription,
+    Kind,
     LossScaling,
     Merge,
     Mode,
     Sparse,
+    StoreCompression,
     StoreDescription,
     description_from_json,
 )

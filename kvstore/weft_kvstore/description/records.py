@@ -17,17 +17,15 @@ from weft_graph.program import Update
 from weft_kernels.id_draws import rows_of_ids
 from weft_kernels.initializers import first_rows, first_values
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.description import StoreCompression
 from weft_kvstore.settings import MAX_SLICE_BYTES
 from weft_kvstore.structs import Reader
 
-# --- The static description of a job's store: keys, slots, rule, shards -----------------------------------------------
+# --- Types of fields, and their bounds --------------------------------------------------------------------------------
 
 
 LEAST_SCALE: Final = 2.0**-24
 MOST_SCALE: Final = 2.0**24
 """Of a loss. Powers of two, as is every scale: dividing by it changes no digit."""
-
 
 MAX_SLOTS: Final = 1 << 16
 """Of a store: each shard counts the steps of each slot, of every slice."""
@@ -45,6 +43,58 @@ SliceBytes = Annotated[int, Meta(ge=1, le=MAX_SLICE_BYTES)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Multipliers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
+
+
+# --- How gradients and values are compressed on their way -------------------------------------------------------------
+
+
+COMPRESSED_DTYPES: Final = frozenset({"float32", "float64"})
+"""Integers have no residual, and two-byte floats would lose it in their own rounding."""
+
+LEAST_BYTES: Final = 16 << 10
+"""Of a key's value. Smaller keys are biases and the scales of normalizations: 0.2 % of the bytes of ResNet-50, and what
+training bears worst to have rounded; and encoding one costs more time than its bytes take at 10 Gbit/s."""
+
+_SINGLE: Final = np.finfo(np.float32)
+
+
+class Kind(StrEnum):
+    """What a slice becomes: 16-bit floats, one of {-threshold, 0, threshold} per element, or its largest elements."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    TWO_BIT = "2bit"
+    TOP_K = "topk"
+
+
+class CompressionDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One codec. `threshold` is of 2-bit, in units of the gradient: a normal float32 number. Top-k keeps `count`
+    elements of each slice, or `ratio` of them rounded up. `residual`: what a step leaves out is added to the next one;
+    2-bit and top-k always do.
+    """
+
+    kind: Kind
+    threshold: Annotated[float, Meta(ge=float(_SINGLE.tiny), le=float(_SINGLE.max))] | None = None
+    ratio: Share | None = None
+    count: Annotated[int, Meta(ge=1, lt=2**31)] | None = None
+    residual: bool = True
+
+
+class StoreCompression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What travels compressed, of a job or of one key: each direction on its own, None as it is.
+
+    `gradients`: from workers to shards. `merged`: merged gradients to workers that update themselves. `weights`: values
+    that shards update, to workers; rounded afresh each time, so they have no residual, and every worker reads the same.
+    `least_bytes`: keys with a smaller value are left as they are.
+    """
+
+    gradients: CompressionDescription | None = None
+    merged: CompressionDescription | None = None
+    weights: CompressionDescription | None = None
+    least_bytes: AtLeast0 = LEAST_BYTES
+
+
+# --- Keys, slots, rule, shards ----------------------------------------------------------------------------------------
 
 
 class Merge(StrEnum):
@@ -193,6 +243,19 @@ class StoreDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staleness: AtLeast0 = 0
     compression: StoreCompression | None = None
     curve_keys: tuple[str, ...] = ()
+
+
+def codecs_of(
+    key: KeyDescription, setting: StoreCompression | None
+) -> tuple[CompressionDescription | None, CompressionDescription | None]:
+    """How a key's gradients travel to shards, and its values to workers that train on it, beyond its first value, in a
+    store with this setting. A table's rows have no residual to wait in; a key that nobody pushes is fetched once."""
+    setting = setting if key.compression is None else key.compression
+    if setting is None or key.rows or not key.slots or key.update is Update.MEAN:
+        return None, None
+    if key.dtype not in COMPRESSED_DTYPES or key.nbytes < setting.least_bytes:
+        return None, None
+    return setting.gradients, setting.merged if key.update is Update.GRADIENT else setting.weights
 
 
 descriptions: Final[Reader[StoreDescription]] = Reader(StoreDescription)

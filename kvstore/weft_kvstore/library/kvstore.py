@@ -21,8 +21,7 @@ from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.encryption.curve_keys import CurveKeys
-from weft_kvstore.encryption.key_files import read_curve_keys
+from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.futures import joined
 from weft_kvstore.library.arrays import ArrayTraffic
@@ -33,8 +32,8 @@ from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import ClientStatistics
 
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
 """A description, or the path of the file that has it."""

@@ -32,7 +32,7 @@ from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
-from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.store import ClientStatistics
 
 ENDPOINT: Final = "inproc://local"
 """What errors call the one shard's endpoint."""

@@ -31,9 +31,7 @@ from weft_kernels.rules.lookup import rules
 from weft_kvstore.description.check import DescriptionError
 from weft_kvstore.description.form import placed_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
-from weft_kvstore.encryption.curve_keys import CurveKeys
-from weft_kvstore.encryption.key_files import read_curve_keys
+from weft_kvstore.encryption import CurveAuthenticator, CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.process import tune_process
 from weft_kvstore.rows.memory import TablePlace

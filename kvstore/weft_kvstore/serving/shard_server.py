@@ -20,7 +20,7 @@ from weft.api.trace import SpanKind
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
+from weft_kvstore.encryption import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.process import Wakeup, resident_bytes, zeromq_context
@@ -322,8 +322,8 @@ class ShardServer:
         traffic = {
             "received_bytes": counts.bytes_received,
             "sent_bytes": self._router.bytes_sent,
-            "shared_memory_received_bytes": counts.shared.received,
-            "shared_memory_sent_bytes": counts.shared.sent,
+            "shared_memory_received_bytes": counts.shared_received,
+            "shared_memory_sent_bytes": counts.shared_sent,
         }
         found: dict[str, float] = {
             **traffic,

@@ -281,7 +281,7 @@ class ShardCore:
                 self._refuse(peer, push, number, "its bytes are in memory that was not brought")
             peer.released.append(push.frame)
             return []
-        self.counts.shared.received += sum(map(nbytes_of, push.runs))
+        self.counts.shared_received += sum(map(nbytes_of, push.runs))
         runs = runs_of(push, parts_at(push, memory), shared=True)
         return [run if shard.reads_in_place(run) else run.own() for run in runs]
 

@@ -15,7 +15,6 @@ from weft_kvstore.description.records import Mode
 from weft_kvstore.same_host.memory import PeerMemory, Span
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.statistics import SharedBytes
 from weft_kvstore.wire.codec import encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
@@ -56,7 +55,8 @@ class Counts:
     refused: int = 0
     unknown_links: int = 0
     bytes_received: int = 0
-    shared: SharedBytes = field(default_factory=SharedBytes)
+    shared_received: int = 0
+    shared_sent: int = 0
 
 
 def _taken(numbers: list[int]) -> list[int]:
@@ -167,7 +167,7 @@ class Peer:
                 put = memory.put([parts for _, parts in frame.sections()])
                 if put is not None:
                     at = self._shared_frames[frame.number] = put[0]
-                    self.counts.shared.sent += frame.nbytes
+                    self.counts.shared_sent += frame.nbytes
             values = Values(frame.number, frame.rows(), at, _taken(self.acknowledge))
             self.counts.frames_sent += 1
             outgoing.append((identity, self.numbered(values, None if at else frame.payload())))

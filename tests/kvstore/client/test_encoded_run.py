@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from compressed_store import KINDS, compressed_store
 from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
 from weft_kvstore.client.plan import KeySet, PlanRun
-from weft_kvstore.compression.description import codec_of
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.sharding import routing_of
+from weft_kvstore.sharding import codec_of, routing_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.plan import KeySet
-from weft_kvstore.compression.description import CompressionDescription, Kind
 from weft_kvstore.compression.slices import SliceEncoder
-from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
+from weft_kvstore.description.records import (
+    CommitDescription,
+    CompressionDescription,
+    Kind,
+    LossScaling,
+    StoreDescription,
+)
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.step_outcome import StepOutcome

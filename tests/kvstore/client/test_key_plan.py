@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of, table_of
 from weft_kvstore.client.plan import KeyPlan, PlanRun, key_plan, source_of
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.description.records import CompressionDescription, Kind, StoreCompression, StoreDescription
 from weft_kvstore.sharding import Routing, routing_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

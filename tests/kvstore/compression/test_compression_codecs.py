@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.compression.codecs import Codec, PayloadError
-from weft_kvstore.compression.description import CompressionDescription, Kind, codec_of
+from weft_kvstore.description.records import CompressionDescription, Kind
+from weft_kvstore.sharding import codec_of
 
 DESCRIPTIONS = {
     "bf16": CompressionDescription(Kind.BF16),

@@ -12,15 +12,17 @@ import pytest
 
 from weft_graph.program import Update
 from weft_kvstore.compression.codecs import Half, TopK, TwoBit
-from weft_kvstore.compression.description import (
+from weft_kvstore.description.check import compression_problems
+from weft_kvstore.description.records import (
     LEAST_BYTES,
     CompressionDescription,
+    InitializerDescription,
+    KeyDescription,
     Kind,
     StoreCompression,
-    codec_of,
-    compression_problems,
+    codecs_of,
 )
-from weft_kvstore.description.records import InitializerDescription, KeyDescription
+from weft_kvstore.sharding import codec_of
 
 TWO_BIT = CompressionDescription(Kind.TWO_BIT, threshold=0.5)
 TOP_K = CompressionDescription(Kind.TOP_K, ratio=0.01)
@@ -113,11 +115,12 @@ def test_numbers_out_of_bounds_are_refused_by_path(document: dict[str, Any], tol
 
 
 def test_each_direction_of_each_kind_of_key_has_its_own_setting() -> None:
-    assert (ALL.pushed(key()), ALL.pulled(key())) == (TOP_K, BF16)
+    assert codecs_of(key(), ALL) == (TOP_K, BF16)
     merged = key(Update.GRADIENT)
-    assert (ALL.pushed(merged), ALL.pulled(merged)) == (TOP_K, TWO_BIT)
+    assert codecs_of(merged, ALL) == (TOP_K, TWO_BIT)
     none = StoreCompression()
-    assert (none.pushed(key()), none.pulled(key()), none.pulled(merged)) == (None, None, None)
+    assert codecs_of(key(), none) == codecs_of(merged, none) == codecs_of(key(), None) == (None, None)
+    assert codecs_of(key(compression=none), ALL) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +135,13 @@ def test_each_direction_of_each_kind_of_key_has_its_own_setting() -> None:
     ids=["running statistics", "integers", "two-byte floats", "a table", "a small key"],
 )
 def test_what_is_left_as_it_is(left: KeyDescription) -> None:
-    assert ALL.pushed(left) is None
-    assert ALL.pulled(left) is None
+    assert codecs_of(left, ALL) == (None, None)
 
 
 def test_the_least_size_is_a_setting() -> None:
     every = msgspec.structs.replace(ALL, least_bytes=0)
-    assert every.pushed(key(elements=1)) == TOP_K
-    assert ALL.pushed(key(elements=LEAST_BYTES // 4)) == TOP_K
+    assert codecs_of(key(elements=1), every)[0] == TOP_K
+    assert codecs_of(key(elements=LEAST_BYTES // 4), ALL)[0] == TOP_K
 
 
 @pytest.mark.parametrize(

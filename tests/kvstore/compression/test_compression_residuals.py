@@ -7,8 +7,9 @@ import pytest
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.compression.codecs import Codec, PayloadError, TwoBit
-from weft_kvstore.compression.description import CompressionDescription, Kind, codec_of
 from weft_kvstore.compression.slices import SliceEncoder, reassigned, residual_array, slot_of
+from weft_kvstore.description.records import CompressionDescription, Kind
+from weft_kvstore.sharding import codec_of
 
 F32 = np.dtype(np.float32)
 BOUNDS = np.array([0, 40, 80, 100])

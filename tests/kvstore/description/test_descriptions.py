@@ -32,11 +32,11 @@ from weft_graph.program import Update
 from weft_kernels.rules.compiled import compiled
 from weft_kernels.rules.record import Rule
 from weft_kvstore import DescriptionError, Key, KVStore, describe, read_description
-from weft_kvstore.compression.description import CompressionDescription, StoreCompression
 from weft_kvstore.description.check import MAX_SLICES
 from weft_kvstore.description.records import (
     AverageDescription,
     CommitDescription,
+    CompressionDescription,
     EvictionDescription,
     GrowthDescription,
     InitializerDescription,
@@ -44,6 +44,7 @@ from weft_kvstore.description.records import (
     LossScaling,
     Merge,
     Mode,
+    StoreCompression,
     StoreDescription,
 )
 from weft_kvstore.serving.holdings import holdings

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from weft_kvstore.encryption import curve_authenticator as encryption_curve_authenticator
-from weft_kvstore.encryption.curve_authenticator import DOMAIN, MAX_LOGGED_KEYS, CurveAuthenticator
-from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys
+from weft_kvstore import encryption
+from weft_kvstore.description.check import CurveKeyError
+from weft_kvstore.encryption import (
+    DOMAIN,
+    MAX_LOGGED_KEYS,
+    CurveAuthenticator,
+    CurveKeys,
+    make_key_files,
+    new_curve_keys,
+)
 
 SHARD = new_curve_keys()
 
@@ -135,7 +141,7 @@ def test_the_guards_thread_goes_on_whatever_fails(
         raise MemoryError("none is left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(encryption_curve_authenticator, "read_public_key", fails)
+        patch.setattr(encryption, "read_public_key", fails)
         assert not lets_in(authenticator, known)
     assert "none is left" in caplog.text
     assert lets_in(authenticator, known)

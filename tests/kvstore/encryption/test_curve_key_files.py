@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 import zmq.auth
 
-from weft_kvstore.encryption import key_files
-from weft_kvstore.encryption.curve_authenticator import public_keys_in
-from weft_kvstore.encryption.curve_keys import CurveKeyError
-from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys, read_curve_keys, read_public_key
+from weft_kvstore.description.check import CurveKeyError
+from weft_kvstore.encryption import (
+    make_key_files,
+    new_curve_keys,
+    public_keys_in,
+    read_curve_keys,
+    read_public_key,
+)
 
 
 @pytest.fixture
@@ -81,7 +85,7 @@ def test_a_disk_that_is_full_leaves_neither_file(tmp_path: Path, monkeypatch: py
             raise OSError(28, "No space left on device")
         change(file, to)
 
-    monkeypatch.setattr(key_files.os, "fchmod", fails)
+    monkeypatch.setattr(os, "fchmod", fails)
     with pytest.raises(OSError, match="No space left"):
         make_key_files(tmp_path / "a")
     assert begun == ([0o600] if full == "secret" else [0o600, 0o644])

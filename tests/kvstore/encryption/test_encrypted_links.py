@@ -22,9 +22,8 @@ from store_cluster import served
 from store_proxies import TcpProxy
 from weft_kvstore import Key, KVStore, StoreDescription, StoreError, StoreLostError, StoreRefusedError, describe
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
-from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys
+from weft_kvstore.description.check import CurveKeyError
+from weft_kvstore.encryption import CurveAuthenticator, CurveKeys, make_key_files, new_curve_keys
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 

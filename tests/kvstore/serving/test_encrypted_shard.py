@@ -17,8 +17,8 @@ import pytest
 from free_ports import free_port
 from shard_command import Ended, weft_kvstore
 from weft_kvstore import KVStore, StoreLostError, StoreRefusedError
-from weft_kvstore.encryption.curve_keys import CurveKeyError
-from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys, read_curve_keys
+from weft_kvstore.description.check import CurveKeyError
+from weft_kvstore.encryption import make_key_files, new_curve_keys, read_curve_keys
 
 WAIT_S = 60.0
 

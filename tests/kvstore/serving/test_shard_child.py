@@ -21,8 +21,7 @@ from store_cluster import WAIT_S, key_of, store_of
 from weft.agent.children import Child, Forkserver, ProcessLimits
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.encryption.curve_keys import CurveKeys
-from weft_kvstore.encryption.key_files import new_curve_keys
+from weft_kvstore.encryption import CurveKeys, new_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.shard_process import ShardTask
 from weft_kvstore.settings import LinkSettings

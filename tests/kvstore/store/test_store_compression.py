@@ -31,12 +31,18 @@ from store_raw import column, hello_of, push_of, raw_peer, values_of
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, describe
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
-from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
+from weft_kvstore.description.records import (
+    CommitDescription,
+    CompressionDescription,
+    Kind,
+    LossScaling,
+    StoreCompression,
+    StoreDescription,
+)
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError
-from weft_kvstore.sharding import routing_of
+from weft_kvstore.sharding import codec_of, routing_of
 from weft_kvstore.snapshot_files import Snapshot, write_file
 from weft_kvstore.store import Store
 from weft_kvstore.wire.codec import decode_reply, decode_request, encode

@@ -12,8 +12,13 @@ import pytest
 
 from store_cluster import gradients_of, key_of, store_of, table_of
 from store_simulation import Noise, Simulation
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
-from weft_kvstore.description.records import CommitDescription, StoreDescription
+from weft_kvstore.description.records import (
+    CommitDescription,
+    CompressionDescription,
+    Kind,
+    StoreCompression,
+    StoreDescription,
+)
 from weft_kvstore.settings import LinkSettings
 
 STEPS, SLOTS, SHARDS = 4, 2, 2
