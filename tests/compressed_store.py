@@ -24,8 +24,7 @@ from weft_kvstore.sharding import codec_of, slices_of
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 SLOTS = 3
-THRESHOLD = 0.5
-TWO_BIT = CompressionDescription(Kind.TWO_BIT, threshold=THRESHOLD)
+TWO_BIT = CompressionDescription(Kind.TWO_BIT, threshold=0.5)
 KINDS = {
     "bf16": CompressionDescription(Kind.BF16),
     "bf16, none kept": CompressionDescription(Kind.BF16, residual=False),
@@ -65,20 +64,6 @@ def gradient_of(key: KeyDescription, slot: int, step: int) -> Array:
     """Numbers of which some are beyond the threshold and most are not."""
     generator = np.random.default_rng([slot, step, len(key.key), key.size])
     return (generator.standard_normal(key.shape) * 0.4).astype(key.dtype)
-
-
-class PlainTwoBit:
-    """2-bit compression as its definition has it, of any number of elements at once."""
-
-    def __init__(self) -> None:
-        self._residual: Any = 0
-
-    def sent(self, gradient: Array) -> Array:
-        total = gradient + self._residual
-        threshold = gradient.dtype.type(THRESHOLD)
-        sent = np.where(total >= threshold, threshold, np.where(total <= -threshold, -threshold, 0)).astype(total.dtype)
-        self._residual = total - sent
-        return sent
 
 
 class PlainCodec:
@@ -127,6 +112,4 @@ class PlainTraining:
             self.read[key.key] = self._pulled[key.key].sent(value)
 
     def _sender(self, key: KeyDescription, one: CompressionDescription | None) -> Any:
-        if one is None:
-            return _AsItIs()
-        return PlainTwoBit() if one == TWO_BIT else PlainCodec(key, self._description.slice_bytes, one)
+        return _AsItIs() if one is None else PlainCodec(key, self._description.slice_bytes, one)

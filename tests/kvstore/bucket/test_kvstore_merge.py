@@ -81,41 +81,6 @@ def gradient(slot: int) -> np.ndarray:
     return np.asarray(generator.standard_normal(SIZE) * 10.0 ** generator.uniform(-6, 6, SIZE), np.float32)
 
 
-def merged(order: tuple[int, ...], merge: Merge) -> bytes:
-    """The value after slots pushed in this order; every second gradient is merged at once, the others at the end."""
-    one = OneSlice(merge=merge)
-    for number, slot in enumerate(order):
-        one.accept(slot, 0, gradient(slot))
-        if number % 2:
-            one.merge_all()
-    one.merge_all()
-    assert one.version == 1
-    return bytes(one.weight.tobytes())
-
-
-def test_slot_order_gives_the_same_bits_for_every_order_of_arrival() -> None:
-    """The oracle: NumPy's float32 sum from the left."""
-    total = ((gradient(0) + gradient(1)) + gradient(2)) + gradient(3)
-    assert {merged(order, Merge.SLOT) for order in itertools.permutations(range(4))} == {(0 - total).tobytes()}
-
-
-def test_arrival_order_does_not() -> None:
-    assert len({merged(order, Merge.ARRIVAL) for order in itertools.permutations(range(4))}) > 1
-
-
-@pytest.mark.parametrize("merge", list(Merge))
-def test_a_gradient_that_comes_again_before_the_step_is_complete_counts_once(merge: Merge) -> None:
-    one = OneSlice(slots=3, merge=merge)
-    for slot in (1, 1, 0, 0, 1):
-        one.accept(slot, 0, ones())
-        one.merge_all()
-    assert one.version == 0
-    one.accept(2, 0, ones())
-    one.merge_all()
-    assert not one.accept(1, 0, ones())
-    assert np.all(one.weight == -3)
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_large_gradients_of_slots_that_are_in_are_added_and_not_kept(
     order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -140,20 +105,6 @@ def test_large_gradients_of_slots_that_are_in_are_added_and_not_kept(
     assert one.merge_all()
     expected = -(((gradient(0) + gradient(1)) + gradient(2)) + gradient(3))
     assert one.weight.tobytes() == expected.tobytes()
-
-
-def test_later_steps_wait_for_earlier_ones() -> None:
-    one = OneSlice(slots=2)
-    for step in (2, 1, 0):
-        one.accept(1, step, ones())
-    for step in (1, 2):
-        assert not one.accept(0, step, ones())
-    assert not one.merge_all()
-    assert one.state.steps.missing(0, 1, None)[1] == [0]
-    one.accept(0, 0, None)
-    assert one.merge_all()
-    assert (one.version, one.updates) == (3, 3)
-    assert np.all(one.weight == -5)
 
 
 def test_what_was_merged_meanwhile_counts_when_a_slot_runs_ahead() -> None:
@@ -193,20 +144,6 @@ def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
     assert first.tobytes() == gradient(0).tobytes()
     assert one.merge_all()
     assert one.bucket.pulls.ready(wait, 0, 1) == [(0, 1)]
-
-
-def test_a_value_that_is_lent_is_not_written() -> None:
-    one = OneSlice(slots=1)
-    ((_, _, held, *_),) = one.state.update.values.sections(0, 1)
-    held.pinned[0] = 1
-    one.accept(0, 0, ones())
-    one.merge_all()
-    assert np.all(held.array == 0)
-    assert np.all(one.weight == -1)
-    after = one.weight
-    one.accept(0, 1, ones())
-    one.merge_all()
-    assert one.weight is after
 
 
 class Some(Work):

@@ -112,17 +112,3 @@ def test_one_that_is_given_waits_until_each_slice_is_set() -> None:
         whole.state.sets.accept(0, Segment(slice_, slice_ + 1, elements), slice_)
     assert list(advanced(whole.state, 0, SLICES)) == [(0, SLICES)]
     assert whole.value.tolist() == [-2.0] * 16 + [-1.0] * 16 + [0.0] * 8
-
-
-def test_what_travels_is_not_written_and_a_copy_takes_its_place() -> None:
-    whole = Whole()
-    pinned = [
-        values.sections(0, SLICES)[0][2] for values in (whole.state.update.values, whole.state.update.state["sum"])
-    ]
-    before = [held.array.tobytes() for held in pinned]
-    for held in pinned:
-        held.pinned[1] += 1
-    whole.push(0, 0, 3, 1)
-    whole.push(1, 0, 3, 1)
-    assert [held.array.tobytes() for held in pinned] == before
-    assert whole.value.tolist() == [1.0] * 40

@@ -76,3 +76,14 @@ def test_every_byte_lands_in_its_keys_array_however_it_comes(case: dict[str, Any
     land(plan, arrays, values, choose)
     for array, value in zip(arrays, values, strict=True):
         assert array.tobytes() == value.tobytes()
+
+
+def test_bytes_beyond_2_gib_land_where_they_belong() -> None:
+    """What nobody writes of the array takes no memory."""
+    wide = 2**31 + 5 * 2**20 + 3
+    plan = plan_of([(wide,)], order=[0], slice_bytes=1 << 24, dtype="int8")
+    array = np.zeros(wide, np.int8)
+    ((run,),) = plan.runs.values()
+    for at in (0, 2**31 - 2, wide - 4):
+        run.write(at, at + 4, memoryview(b"\1\2\3\4"), [array])
+        assert array[at : at + 4].tolist() == [1, 2, 3, 4]

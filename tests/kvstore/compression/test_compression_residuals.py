@@ -1,4 +1,4 @@
-"""What compression leaves out is owed and sent later: over snapshots, other slots, a simulation, and a training."""
+"""What compression leaves out is owed and sent later: over snapshots, other slots, and in a simulation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.codecs import Codec, PayloadError, TwoBit
+from weft_kvstore.compression.codecs import PayloadError, TwoBit
 from weft_kvstore.compression.slices import SliceEncoder, reassigned, residual_array, slot_of
 from weft_kvstore.description.records import CompressionDescription, Kind
 from weft_kvstore.sharding import codec_of
@@ -187,55 +187,3 @@ def test_codes_behind_the_last_element_are_refused(code: int, place: int) -> Non
     payload = (0).to_bytes(4, "little") * 2 + (code << 2 * place).to_bytes(4, "little")
     with pytest.raises(PayloadError, match=r"^2bit: slice 1 of 5 elements has codes behind its last one$"):
         TwoBit(F32, 1.0).decode(payload, np.array([0, 32, 37]))
-
-
-SIZE, WORKERS, STEPS = 320, 3, 400
-PARTS = np.array([0, 128, 256, SIZE])
-CODECS = {
-    "bf16": CompressionDescription(Kind.BF16),
-    "fp16": CompressionDescription(Kind.FP16),
-    "2bit": CompressionDescription(Kind.TWO_BIT, threshold=0.4),
-    "topk": CompressionDescription(Kind.TOP_K, ratio=0.05),
-}
-BF16 = CompressionDescription(Kind.BF16, residual=False)
-
-
-class Sender:
-    """What travels one way; with `forgets` the residual is dropped at each step, as a control."""
-
-    def __init__(self, codec: Codec, *, forgets: bool) -> None:
-        self._codec, self._forgets = codec, forgets
-        self._residual = np.zeros(SIZE, np.float32)
-
-    def arrives(self, gradient: Array) -> Array:
-        if self._forgets:
-            self._residual[:] = 0
-        return self._codec.decode(self._codec.encode(gradient, PARTS, self._residual), PARTS)
-
-
-def distance(name: str, *, forgets: bool = False) -> float:
-    """From the least squares' solution, after training in which each worker has a part of the equations: gradients are
-    compressed both ways, and weights are read as bf16."""
-    rng = np.random.default_rng(31)
-    rows = rng.standard_normal((WORKERS, 400, SIZE)).astype(np.float32)
-    goal = rng.standard_normal(SIZE).astype(np.float32)
-    codec, halves = codec_of(CODECS[name], np.dtype(np.float32)), codec_of(BF16, np.dtype(np.float32))
-    ways = [Sender(codec, forgets=forgets) for _ in range(WORKERS + 1)]
-    weight = np.zeros(SIZE, np.float32)
-    for _ in range(STEPS):
-        read = halves.decode(halves.encode(weight, PARTS), PARTS)
-        parts = [part.T @ (part @ (read - goal)) / np.float32(400 * WORKERS) for part in rows]
-        merged = sum(way.arrives(part) for way, part in zip(ways, parts, strict=False))
-        assert isinstance(merged, np.ndarray)
-        weight -= np.float32(0.1) * ways[-1].arrives(merged)
-    return float(np.linalg.norm(weight - goal) / np.linalg.norm(goal))
-
-
-@pytest.mark.parametrize("name", CODECS)
-def test_training_arrives(name: str) -> None:
-    assert distance(name) < 0.05
-
-
-@pytest.mark.parametrize("name", ["2bit", "topk"])
-def test_training_without_the_residual_does_not(name: str) -> None:
-    assert distance(name, forgets=True) > 0.2

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from kvstore_daemon import SETTINGS, Served, allocation, children_of, jobs_of, until_idle
+from kvstore_daemon import Served, allocation, children_of, jobs_of, until_idle
 from same_host_children import wait_until
 from shard_command import weft_kvstore
 from store_cluster import WAIT_S, key_of, store_of
@@ -22,13 +22,11 @@ from weft.api.agent import AgentKind
 from weft.api.lifecycle import AllocationEvent
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription, description_from_json
-from weft_kvstore.errors import StoreLostError, StoreRefusedError
+from weft_kvstore.errors import StoreLostError
 from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
 from weft_kvstore.serving.shard_process import advertised
-from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 
-LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)
 QUICK = LinkSettings(silence_s=3.0, request_timeout_s=WAIT_S)
 
 
@@ -121,22 +119,6 @@ def test_a_daemons_statistics_are_those_of_its_children_and_stay_when_they_end(s
     after = served.daemon.statistics()
     assert after["received_frames"] == here["received_frames"]
     assert after["received_bytes"] >= here["received_bytes"]
-
-
-def test_a_job_that_wants_more_memory_than_a_process_may_have_fails_alone() -> None:
-    served = Served(SETTINGS.model_copy(update={"job_memory": 1 << 28}))
-    try:
-        large = store_of([key_of("w", (1 << 27,), 1)], slots=1, shards=1, job="large")
-        small = served.opened(described(), "b")
-        served.order(allocation(large, "a"), allocation(small, "b"))
-        number, event, reason = served.heard()
-        assert (number, event) == ("a", AllocationEvent.FAILED)
-        assert reason is not None
-        assert "allocate" in reason or "memory" in reason.lower()
-        with StoreClient(small, 0, settings=QUICK) as client:
-            assert client.pull("w", 0).result(WAIT_S).shape == (300,)
-    finally:
-        served.end()
 
 
 def test_a_daemon_that_ends_takes_its_children_with_it() -> None:
@@ -236,33 +218,3 @@ def test_the_help_of_80_columns_cuts_nothing() -> None:
     assert " ." not in told
     for name in ("SERVER", "NAME", "BIND"):
         assert told.count(f"WEFT_SHARD_{name}") == 1
-
-
-def test_an_endpoint_that_is_none_fails_futures_by_its_name() -> None:
-    description = described("tcp//no-endpoint")
-    with StoreClient(description, 0, settings=LINK) as client:
-        with pytest.raises(
-            StoreRefusedError, match="key 'w', version 0: shard 0 at tcp//no-endpoint: Invalid argument"
-        ):
-            client.pull("w", 0).result(WAIT_S)
-        with pytest.raises(StoreRefusedError, match="tcp//no-endpoint"):
-            client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
-
-
-def test_first_values_do_not_depend_on_the_number_of_shards() -> None:
-    keys = [key_of("w", (1000,), 1)]
-    values = []
-    for shards in (1, 3):
-        description = store_of(keys, slots=1, shards=shards)
-        servers = [ShardServer() for _ in range(shards)]
-        description = msgspec.structs.replace(description, shards=tuple(one.endpoint for one in servers))
-        for number, server in enumerate(servers):
-            server.start()
-            server.open(description, number)
-        client = StoreClient(description, 0, settings=LINK)
-        values.append(client.pull("w", 0).result(WAIT_S))
-        client.close()
-        for server in servers:
-            server.stop()
-    assert np.array_equal(*values)
-    assert len(np.unique(values[0])) > 900

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -233,22 +231,3 @@ def test_a_job_that_wants_more_memory_than_it_may_have_fails_alone(forkserver: F
     assert client.pull("w", 1).result(WAIT_S).shape == (300,)
     client.close()
     stop(other, of_other)
-
-
-def test_of_sixteen_shards_at_once_nothing_stays(forkserver: Forkserver) -> None:
-    first, said = begun(forkserver, described())
-    next(said)
-    server = int(Path(f"/proc/{first.process}/stat").read_text().rpartition(")")[2].split()[1])
-    stop(first, said)
-    gc.collect()  # What an earlier test has left to the collector would be missing afterwards.
-    before = len(os.listdir("/proc/self/fd"))
-    shards = [begun(forkserver, described(f"job-{number}")) for number in range(16)]
-    endpoints = {ready(said) for _, said in shards}
-    assert len(endpoints) == 16
-    for child, said in shards:
-        stop(child, said)
-    last, said = begun(forkserver, described())  # It is forked once the others are done with.
-    next(said)
-    assert Path(f"/proc/{server}/task/{server}/children").read_text().split() == [str(last.process)]
-    stop(last, said)
-    assert len(os.listdir("/proc/self/fd")) <= before

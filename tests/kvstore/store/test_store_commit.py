@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of, table_of
+from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_of
 from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore.arrays import UNIT_EXPONENT, exact_sum, norm_of, terms_of
@@ -85,35 +85,6 @@ def test_a_gradient_is_clipped_by_the_norm_of_all_keys_as_pytorch_does(kind: str
     factor = np.float32(min(1.0, 2.0 / (norm + 1e-6)))
     for key, part in total.items():
         np.testing.assert_array_equal(values[key], -(part * factor))
-
-
-def test_norm_and_values_have_the_same_bits_for_any_number_of_shards_and_any_order_of_arrival() -> None:
-    found = set()
-    for shards in (1, 2, 3):
-        for seed in range(3):
-            simulation = Simulation(committed(shards, clip_norm=1.0))
-            choose = random.Random(seed)
-            outcomes = [push_all(simulation.stores[slot], slot, 0) for slot in choose.sample(range(3), 3)]
-            simulation.finish(choose, *outcomes)
-            store = simulation.stores[0]
-            pulls = [store.pull("a", 1), store.pull("b", 1), store.pull_rows("t", np.arange(30), 1)]
-            simulation.finish(choose, *pulls)
-            outcome = outcomes[0].result(0)
-            assert outcome is not None
-            found.add((outcome.norm, *(pull.result(0).tobytes() for pull in pulls)))
-    assert len(found) == 1
-
-
-def test_without_clipping_a_committed_step_has_the_bits_of_any_other() -> None:
-    plain = msgspec.structs.replace(committed(), commit=None)
-    found = []
-    for description in (plain, committed(clip_norm=1e30)):
-        with stores_of("network", description) as stores:
-            for slot, store in enumerate(stores):
-                push_all(store, slot, 0)
-            found.append(values_of(stores[0], 1))
-    for key in found[0]:
-        assert found[0][key].tobytes() == found[1][key].tobytes()
 
 
 @pytest.mark.parametrize("kind", ["network", "local"])
@@ -220,49 +191,6 @@ def test_a_commit_that_says_something_else_is_refused_and_changes_nothing() -> N
         gate.commit(1, norm=1.0, finite=True)
 
 
-def test_a_slot_whose_connection_broke_asks_again_and_ends_like_the_others() -> None:
-    for seed in range(8):
-        simulation = Simulation(committed(2, clip_norm=1.0), LinkSettings(silence_s=1e6, request_timeout_s=1e9))
-        choose = random.Random(seed)
-        outcomes = [push_all(simulation.stores[slot], slot, 0) for slot in range(3)]
-        while simulation.step(choose):
-            if choose.random() < 0.1:
-                simulation.cut(choose.randrange(3), choose.randrange(2))
-            simulation.now += 0.01
-        simulation.finish(choose, *outcomes)
-        assert len({outcome.result(0) for outcome in outcomes}) == 1
-
-
-def test_a_newer_incarnation_takes_its_slots_place_in_a_step() -> None:
-    """The older one had sent some of the step and not said its barrier, or all of it and had not heard the outcome."""
-    outcomes = set()
-    for seed in range(6):
-        simulation = Simulation(committed(2, clip_norm=1.0), LinkSettings(silence_s=1e6, request_timeout_s=1e9))
-        choose = random.Random(seed)
-        first = [push_all(simulation.stores[slot], slot, 0) for slot in (0, 1)]
-        simulation.stores[2].push("a", 0, gradient(2, 0, (40, 8)))
-        if seed % 2:
-            simulation.stores[2].push("b", 0, gradient(2, 0, (5,)))
-        for _ in range(choose.randrange(60)):
-            simulation.step(choose)
-        again = push_all(simulation.join(2, incarnation=2), 2, 0)
-        simulation.finish(choose, again, *first)
-        outcomes |= {future.result(0) for future in (again, *first)}
-    assert len(outcomes) == 1
-
-
-def test_a_slot_that_comes_late_is_told_of_steps_that_were_committed_without_it_hearing() -> None:
-    simulation = Simulation(committed(1, slots=2, clip_norm=1.0), LinkSettings(silence_s=1e6, request_timeout_s=1e9))
-    choose = random.Random(3)
-    late = push_all(simulation.stores[1], 1, 0)
-    told = push_all(simulation.stores[0], 0, 0)
-    while not told.done():
-        simulation.cut(1, 0) if simulation.shards[0].job and choose.random() < 0.05 else simulation.step(choose)
-        simulation.now += 0.01
-    simulation.finish(choose, late)
-    assert late.result(0) == told.result(0)
-
-
 def test_a_step_far_ahead_of_what_is_committed_is_refused() -> None:
     simulation = Simulation(committed(1, slots=2, clip_norm=1.0))
     choose = random.Random(0)
@@ -360,14 +288,3 @@ def test_what_is_not_finite_has_no_exact_sum() -> None:
     assert exact_sum(np.asarray([math.nan])) is None
     assert norm_of([math.inf]) == math.inf
     assert terms_of((1 << 60) << 2200) == [math.inf]
-
-
-def test_clients_and_shards_over_sockets_clip_many_steps_in_a_row() -> None:
-    description = committed(3, clip_norm=0.5)
-    with served(description) as (at, _), clients_of(at, LinkSettings()) as clients:
-        norms = []
-        for step in range(6):
-            outcomes = [push_all(client, slot, step).result for slot, client in enumerate(clients)]
-            norms.append({told.norm for told in (wait(WAIT_S) for wait in outcomes) if told is not None})
-        values_of(clients[1], 6)
-    assert all(len(found) == 1 for found in norms)

@@ -1,17 +1,21 @@
-"""What rows cost: bytes at the socket, and memory of a shard that has a large table."""
+"""What a store costs: bytes at the socket, memory of a shard that has a large table or a client that never reads."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, clients_of, served, store_of, table_of
+from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, table_of
 from store_processes import shard_processes
 from store_proxies import TcpProxy
+from store_raw import hello_of, pull_of, raw_peer
+from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.wire.messages import Welcome
 
 MIB = 1 << 20
 
@@ -64,3 +68,29 @@ def test_a_table_of_2_gib_takes_the_memory_of_the_rows_that_are_touched(tmp_path
             for _ in range(4):
                 client.pull_rows("t", generator.integers(0, rows, 20_000), 1).result(WAIT_S)
             assert shard.memory_bytes() - after < 64 * MIB
+
+
+SLOW_BYTES = 4 << 20
+STEPS = 60
+
+
+def test_a_client_that_asks_and_never_reads_costs_a_bounded_memory_and_holds_up_nobody(tmp_path: Path) -> None:
+    """It pulls every version and acknowledges none: its credit is used up at once, and what waits for it is bounded.
+    Each waiting version would be a copy of the value, 240 MiB in all. The other client's steps all end."""
+    settings = LinkSettings(credit_bytes=1 << 20)
+    key = msgspec.structs.replace(constant(key_of("w", (SLOW_BYTES // 4,), 1), 0.0), slots=(0,))
+    slow = store_of([key], slots=2, shards=1, slice_bytes=1 << 18, hyper={"lr": 1.0})
+    with shard_processes(slow, tmp_path) as (description, start):
+        process = start(0)
+        with raw_peer(description.shards[0]) as reader, StoreClient(description, 0, settings=settings) as client:
+            assert isinstance(reader.greet(hello_of(description, 1)), Welcome)
+            gradient = np.ones(SLOW_BYTES // 4, np.float32)
+            client.push("w", 0, gradient).result(WAIT_S)
+            before, most = process.memory_bytes(), 0
+            for number in range(1, STEPS + 1):
+                reader.say(pull_of(number, 0, number, count=SLOW_BYTES >> 18))
+                client.push("w", number, gradient).result(WAIT_S)
+                value = client.pull("w", number + 1).result(WAIT_S)
+                most = max(most, process.memory_bytes())
+        assert np.all(value == -(STEPS + 1))
+        assert most - before < 30 * SLOW_BYTES, f"{(most - before) >> 20} MiB"
