@@ -62,7 +62,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
     after: dict[str, int],
 ) -> None:
     loss, _ = example.build()
-    steps = 400
+    steps = 150
     whole = client.submit(loss, steps=steps, **before, **run)
     whole.wait(timeout_s=180)
     job = client.submit(loss, steps=steps, **before, **run)
@@ -90,7 +90,7 @@ def test_steps_that_are_not_finite_are_skipped_alike_on_any_number_of_shards(
 ) -> None:
     """A sample that is no number comes once in each pass over the data, of which there are two."""
     loss, _ = example.build()
-    rows = dict(np.load(place.digits))
+    rows = {name: array[:640].copy() for name, array in np.load(place.digits).items()}
     rows["image"][7] = np.nan
     np.savez(place.folder / "spoilt.npz", **rows)
     run |= {"data": weft.numpy_data(place.folder / "spoilt.npz"), "epochs": 2, "workers": 2}
