@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,65 +14,49 @@ import numpy as np
 from weft_kernels.kernel import Array
 from weft_kvstore.arrays import Buffer
 
-# --- What all codecs share: a run of slices in, one payload out, and back ---------------------------------------------
-# A run's slices lie one behind the other; `bounds` (slices + 1, int64) has where each begins, and where the last one
-# ends, in elements from 0. A slice's bytes depend on its own elements alone, and their number on their count alone, so
-# no cut into runs or frames changes a byte.
+# --- What all codecs share: adjacent slices in, one payload out, and back; and the residual ---------------------------
+# `bounds` (slices + 1, int64) has where each slice begins, and where the last one ends, in elements from 0. A slice's
+# bytes depend on its own elements alone, and their number on their count alone, so it changes no byte which slices are
+# encoded together.
 
 
 BLOCK_ELEMENTS: Final = 1 << 15
-"""Worked on at a time: what goes with 128 KiB of float32 stays in a core's own cache, and calls are few."""
+"""Encoded at a time: 128 KiB of float32 and what belongs to it stay in a core's own cache, and calls are few."""
 
 
 class PayloadError(ValueError):
-    """Bytes that no encoder of this codec writes; the text names codec and slice, counted from the run's first, as
-    `slice_` does."""
+    """Bytes that no encoder of this codec writes; the text names codec and slice, counted from the first, as `slice_`
+    does."""
 
     def __init__(self, text: str, slice_: int = 0) -> None:
         super().__init__(text)
         self.slice_ = slice_
 
 
-@dataclass(frozen=True, slots=True)
-class RunLayout:
-    """A run of slices: slice i has elements `elements[i]` to `elements[i + 1]`, and bytes likewise by `nbytes`."""
-
-    elements: Array
-    nbytes: Array
-
-    @property
-    def counts(self) -> Array:
-        """Elements of each slice."""
-        return np.diff(self.elements)
-
-    def blocks(self, multiple: int, multiple_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """The run in blocks of at most `BLOCK_ELEMENTS`: where the elements begin and end, and where the bytes begin.
-
-        Slices share a block as long as each but the last is a multiple of `multiple` elements, which take
-        `multiple_bytes`, so that none has padding."""
-        last = len(self.elements) - 1
-        groups = [0, *(np.flatnonzero(self.counts[: last - 1] % multiple) + 1).tolist(), last] if last else []
-        for first, end in pairwise(groups):
-            start, stop, begin = int(self.elements[first]), int(self.elements[end]), int(self.nbytes[first])
-            for low in range(start, stop, BLOCK_ELEMENTS):
-                yield low, min(low + BLOCK_ELEMENTS, stop), begin + (low - start) // multiple * multiple_bytes
-
-
 class Codec(ABC):
     """Slices of one dtype to bytes and back; `name` is for errors. Nothing in it changes: any thread may use it.
 
-    `residual`: what is left out is kept, and added to the next gradient.
+    `residual`: what is left out is kept, and added to the next gradient. `multiple`: so many elements take whole bytes.
     """
 
     name: str
     residual = True
+    multiple = 1
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
 
     @abstractmethod
-    def nbytes(self, counts: Array) -> Array:
-        """The bytes of slices of `counts` elements (int64): a pure function of each."""
+    def nbytes(self, counts: Any) -> Any:
+        """The bytes of a slice of so many elements, an integer or an array of them."""
+
+    @abstractmethod
+    def _encode(self, total: Array, payload: Array, *, keeps: bool) -> bool:
+        """Writes the bytes of a block; whether all of it is finite. `keeps`: what it leaves out goes to a residual."""
+
+    @abstractmethod
+    def _decode(self, payload: Array, out: Array) -> str | None:
+        """Writes the elements of a block; says what is wrong with its bytes."""
 
     def encode(
         self,
@@ -87,50 +70,65 @@ class Codec(ABC):
         """The slices' bytes, joined (uint8), in `out` (uint8) if it is given.
 
         What is encoded is elements / scale + residual; `residual` (same shape) becomes what was left out. Where that is
-        not finite the receiver gets something that is not finite, and the residual stays.
+        not finite the receiver gets something that is not finite, and the residual stays. `scale` is a power of two.
         """
-        layout = self._layout(bounds)
+        begins = self.begins(bounds)
         if out is None:
-            out = np.empty(int(layout.nbytes[-1]), np.uint8)
+            out = np.empty(int(begins[-1]), np.uint8)
+        blocks = list(self._blocks(bounds, begins, BLOCK_ELEMENTS))
+        longest = max([high - low for low, high, *_ in blocks], default=0)
+        scratch, received = np.empty(longest, self.dtype), np.empty(longest, self.dtype)
         with np.errstate(all="ignore"):  # What is not finite is found by its bits; the rest rounds as it should.
-            self._encode(elements, layout, residual, scale, out)
+            for low, high, begin, end, _ in blocks:
+                total, payload = elements[low:high], out[begin:end]
+                if scale != 1.0:
+                    total = np.multiply(total, self.dtype.type(1.0 / scale), out=scratch[: high - low])
+                if residual is None:
+                    self._encode(total, payload, keeps=False)
+                    continue
+                kept, sent = residual[low:high], received[: high - low]
+                total = np.add(total, kept, out=scratch[: high - low])
+                is_finite = self._encode(total, payload, keeps=True)
+                self._decode(payload, sent)
+                np.subtract(total, sent, out=kept, where=is_finite or np.isfinite(total))
         return out
 
     def decode(self, payload: Buffer | Array, bounds: Array) -> Array:
         """The slices' elements. Raises PayloadError for bytes that no encoder writes."""
-        layout = self._layout(bounds)
-        found = np.frombuffer(payload, np.uint8)
-        if found.size != layout.nbytes[-1]:
-            raise PayloadError(f"{self.name}: {found.size} bytes for {len(bounds) - 1} slices, not {layout.nbytes[-1]}")
+        begins, found = self.begins(bounds), np.frombuffer(payload, np.uint8)
+        if found.size != begins[-1]:
+            raise PayloadError(f"{self.name}: {found.size} bytes for {len(bounds) - 1} slices, not {begins[-1]}")
         out = np.empty(int(bounds[-1]), self.dtype)
         with np.errstate(all="ignore"):
-            self._decode(found, layout, out)
+            for low, high, begin, end, index in self._blocks(bounds, begins, max(out.size, 1)):
+                if wrong := self._decode(found[begin:end], out[low:high]):
+                    count = bounds[index + 1] - bounds[index]
+                    raise PayloadError(f"{self.name}: slice {index} of {count} elements {wrong}", index)
         return out
 
-    @abstractmethod
-    def _encode(self, elements: Array, layout: RunLayout, residual: Array | None, scale: float, out: Array) -> None: ...
-
-    @abstractmethod
-    def _decode(self, payload: Array, layout: RunLayout, out: Array) -> None: ...
-
-    def _layout(self, bounds: Array) -> RunLayout:
+    def begins(self, bounds: Array) -> Array:
+        """Where the bytes of each slice begin, and where the last one's end (slices + 1, int64)."""
         begins = np.zeros(len(bounds), np.int64)
         np.cumsum(self.nbytes(np.diff(bounds)), out=begins[1:])
-        return RunLayout(bounds, begins)
+        return begins
 
+    def _blocks(self, bounds: Array, begins: Array, most: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Blocks of at most `most` elements: the bounds of elements and bytes, and the last slice that may be in it.
 
-def scaled_sum(elements: Array, residual: Array | None, scale: float, out: Array) -> Array:
-    """elements / scale + residual, in `out` where anything is to be computed. `scale` is a power of two."""
-    if scale != 1.0:
-        elements = np.multiply(elements, elements.dtype.type(1.0 / scale), out=out)
-    return elements if residual is None else np.add(elements, residual, out=out)
+        Slices share a block as long as each but the last has a multiple of `multiple` elements, so none has padding."""
+        ends = np.flatnonzero(np.diff(bounds)[:-1] % self.multiple) + 1
+        for first, stop in pairwise([0, *ends.tolist(), len(bounds) - 1]):
+            start, end, begin = int(bounds[first]), int(bounds[stop]), int(begins[first])
+            for low in range(start, end, most):
+                high = min(low + most, end)
+                yield low, high, begin + self.nbytes(low - start), begin + self.nbytes(high - start), stop - 1
 
 
 # --- bf16 and fp16: each element rounded to 16 bits, to the nearest, ties to even -------------------------------------
 
 
-_LARGEST_FINITE: Final = {"bf16": float.fromhex("0x1.fep127"), "fp16": 65504.0}
-"""The largest finite numbers."""
+_LARGEST: Final = {"bf16": (float.fromhex("0x1.fep127"), 0x7F80), "fp16": (65504.0, 0x7C00)}
+"""The largest finite number, and the bits that are all set only in what is not finite."""
 
 
 class Half(Codec):
@@ -145,45 +143,28 @@ class Half(Codec):
         super().__init__(dtype)
         self.name = name
         self.residual = residual
-        self._is_bfloat16 = name == "bf16"
-        self._half = np.dtype(ml_dtypes.bfloat16) if self._is_bfloat16 else np.dtype("<f2")
-        self._largest_finite = _LARGEST_FINITE[name]
+        self._half = np.dtype(ml_dtypes.bfloat16) if name == "bf16" else np.dtype("<f2")
+        self._largest, self._exponent = _LARGEST[name]
 
-    def nbytes(self, counts: Array) -> Array:
+    def nbytes(self, counts: Any) -> Any:
         return counts * self._half.itemsize
 
-    def _encode(self, elements: Array, layout: RunLayout, residual: Array | None, scale: float, out: Array) -> None:
-        halves = out.view(self._half)
-        space = min(BLOCK_ELEMENTS, elements.size)
-        scratch, back = np.empty(space, self.dtype), np.empty(space, self.dtype)
-        for low, high, _ in layout.blocks(1, self._half.itemsize):
-            kept = None if residual is None else residual[low:high]
-            total = scaled_sum(elements[low:high], kept, scale, scratch[: high - low])
-            self._round(total, halves[low:high])
-            if kept is not None:
-                self._keep(total, halves[low:high], kept, back[: high - low])
+    def _encode(self, total: Array, payload: Array, *, keeps: bool) -> bool:
+        halves = payload.view(self._half)
+        self._round(total, halves)
+        if not keeps or (payload.view("<u2") & self._exponent).max() < self._exponent:
+            return True
+        finite = np.isfinite(total)
+        if keeps:
+            self._round(np.where(finite, np.clip(total, -self._largest, self._largest), total), halves)
+        return bool(finite.all())
 
     def _round(self, total: Array, halves: Array) -> None:
-        if self._is_bfloat16 and self.dtype.itemsize > 4:
+        if self.name == "bf16" and self.dtype.itemsize > 4:
             total = _to_odd(total)
         np.copyto(halves, total, casting="unsafe")
 
-    def _keep(self, total: Array, halves: Array, kept: Array, sent: Array) -> None:
-        """What rounding left out goes to `kept`."""
-        np.copyto(sent, halves, casting="unsafe")
-        finite = np.isfinite(sent)
-        if finite.all():
-            np.subtract(total, sent, out=kept)
-            return
-        wrong = ~np.isfinite(total)
-        large = np.flatnonzero(~finite & ~wrong)
-        residual_there = kept[wrong]
-        sent[large] = np.copysign(self._largest_finite, total[large])
-        halves[large] = sent[large].astype(self._half)
-        np.subtract(total, sent, out=kept)
-        kept[wrong] = residual_there
-
-    def _decode(self, payload: Array, layout: RunLayout, out: Array) -> None:
+    def _decode(self, payload: Array, out: Array) -> None:
         np.copyto(out, payload.view(self._half), casting="unsafe")
 
 
@@ -203,7 +184,6 @@ def _to_odd(values: Array) -> Array:
 # new residual is sum - sent. So MXNet documents its "2bit" compression (docs/faq/gradient_compression.md, 1.9).
 
 
-WORD_ELEMENTS: Final = 16
 NOT_FINITE: Final = 3
 
 _WORD: Final = np.dtype("<u4")
@@ -216,6 +196,7 @@ class TwoBit(Codec):
     -threshold, 3 for what is not finite, read as NaN. What is left of the last word is 0."""
 
     name = "2bit"
+    multiple = 16
 
     def __init__(self, dtype: np.dtype[Any], threshold: float) -> None:
         """`threshold` in the dtype must be above 0 and finite."""
@@ -226,75 +207,32 @@ class TwoBit(Codec):
         self._four = np.dtype((np.void, 4 * dtype.itemsize))
         self._of_byte = np.ascontiguousarray(of_code[codes]).view(self._four).reshape(-1)
 
-    def nbytes(self, counts: Array) -> Array:
-        return -(-counts // WORD_ELEMENTS) * _WORD.itemsize
+    def nbytes(self, counts: Any) -> Any:
+        return -(-counts // self.multiple) * _WORD.itemsize
 
-    def _encode(self, elements: Array, layout: RunLayout, residual: Array | None, scale: float, out: Array) -> None:
-        space = min(BLOCK_ELEMENTS, _padded(elements.size))
-        scratch, sent = np.empty(space, self.dtype), np.empty(space, self.dtype)
-        above, below = np.empty(space, np.uint8), np.empty(space, np.uint8)
-        for low, high, begin in layout.blocks(WORD_ELEMENTS, _WORD.itemsize):
-            count, padded = high - low, _padded(high - low)
-            packed = out[begin : begin + padded // 4]
-            kept = None if residual is None else residual[low:high]
-            total = scaled_sum(elements[low:high], kept, scale, scratch[:count])
-            wrong = self._codes(total, above[:padded], below[:padded])
-            self._pack(above[:padded], packed)
-            if kept is None:
-                continue
-            residual_there = None if wrong is None else kept[wrong]
-            np.take(self._of_byte, packed, out=sent[:padded].view(self._four), mode="clip")
-            np.subtract(total, sent[:count], out=kept)
-            if wrong is not None:
-                kept[wrong] = residual_there
-
-    def _codes(self, total: Array, codes: Array, below: Array) -> Array | None:
-        """Writes a code for each element, 0 behind the last; says which are not finite, None where all are."""
+    def _encode(self, total: Array, payload: Array, *, keeps: bool) -> bool:
         count = total.size
-        finite = np.isfinite(total, out=below[:count].view(np.bool_))
-        wrong = None if finite.all() else ~finite
+        codes, below = np.zeros((2, 4 * payload.size), np.uint8)
         np.greater_equal(total, self._threshold, out=codes[:count].view(np.bool_))
         np.less_equal(total, -self._threshold, out=below[:count].view(np.bool_))
-        codes[count:] = 0
-        below[count:] = 0
         doubled = below.view(np.uint64)  # Eight codes at a time: none is above 1, so none runs into the next.
         np.left_shift(doubled, np.uint64(1), out=doubled)
         np.bitwise_or(codes.view(np.uint64), doubled, out=codes.view(np.uint64))
-        if wrong is not None:
-            codes[:count][wrong] = NOT_FINITE
-        return wrong
-
-    @staticmethod
-    def _pack(codes: Array, packed: Array) -> None:
+        finite = np.isfinite(total)
+        is_finite = bool(finite.all())
+        if not is_finite:
+            codes[:count][~finite] = NOT_FINITE
         words = codes.view(_WORD)
         np.multiply(words, _PACK, out=words)
-        np.copyto(packed, codes[3::4])
+        np.copyto(payload, codes[3::4])
+        return is_finite
 
-    def _decode(self, payload: Array, layout: RunLayout, out: Array) -> None:
-        self._check_rest(payload, layout)
-        for low, high, begin in layout.blocks(WORD_ELEMENTS, _WORD.itemsize):
-            whole = (high - low) // 4
-            middle = low + 4 * whole
-            some = payload[begin : begin + whole]
-            np.take(self._of_byte, some, out=out[low:middle].view(self._four), mode="clip")
-            if middle < high:
-                last = self._of_byte[payload[begin + whole : begin + whole + 1]]
-                out[middle:high] = last.view(self.dtype)[: high - middle]
-
-    def _check_rest(self, payload: Array, layout: RunLayout) -> None:
-        used = layout.counts % WORD_ELEMENTS
-        partial = np.flatnonzero(used)
-        last = payload.view(_WORD)[layout.nbytes[partial + 1] // _WORD.itemsize - 1]
-        wrong = np.flatnonzero(last >> (2 * used[partial]).astype(np.uint32))
-        if wrong.size:
-            index = int(partial[wrong[0]])
-            detail = f"2bit: slice {index} of {layout.counts[index]} elements has codes behind its last one"
-            raise PayloadError(detail, index)
-
-
-def _padded(count: int) -> int:
-    """Elements that the words of `count` elements have space for."""
-    return -(-count // WORD_ELEMENTS) * WORD_ELEMENTS
+    def _decode(self, payload: Array, out: Array) -> str | None:
+        whole, used = out.size // 4, out.size % self.multiple
+        np.take(self._of_byte, payload[:whole], out=out[: 4 * whole].view(self._four), mode="clip")
+        if out.size % 4:
+            out[4 * whole :] = self._of_byte[payload[whole : whole + 1]].view(self.dtype)[: out.size % 4]
+        return "has codes behind its last one" if used and payload[-4:].view(_WORD)[0] >> 2 * used else None
 
 
 # --- Top-k: of each slice the elements of largest magnitude, with their indices; all others wait ----------------------
@@ -321,68 +259,38 @@ class TopK(Codec):
         """One of both: `ratio` above 0 and at most 1, or `count` from 1."""
         super().__init__(dtype)
         self._ratio, self._count = ratio, count
-        bits = np.dtype(f"u{dtype.itemsize}")
-        self._bits = bits
-        self._unsigned = bits.type(np.iinfo(bits).max >> 1)
-        self._infinity = np.array([np.inf], dtype).view(bits)[0]
+        self._bits = np.dtype(f"u{dtype.itemsize}")
+        self._unsigned = self._bits.type(np.iinfo(self._bits).max >> 1)
 
-    def kept(self, counts: Array) -> Array:
-        """How many elements of slices of `counts` elements travel."""
-        if self._ratio is None:
-            return np.minimum(counts, np.int64(self._count or 1))
-        return np.minimum(np.ceil(counts * self._ratio).astype(np.int64), counts)
+    def nbytes(self, counts: Any) -> Any:
+        most = np.int64(self._count or 0) if self._ratio is None else np.ceil(counts * self._ratio).astype(np.int64)
+        return np.minimum(most, counts) * (np.where(counts > SHORT_INDICES, 4, 2) + self.dtype.itemsize)
 
-    def nbytes(self, counts: Array) -> Array:
-        index_bytes: Array = np.where(counts > SHORT_INDICES, 4, 2)
-        sizes: Array = self.kept(counts) * (index_bytes + self.dtype.itemsize)
-        return sizes
+    def _blocks(self, bounds: Array, begins: Array, most: int) -> Iterator[tuple[int, int, int, int, int]]:
+        elements, nbytes = pairwise(bounds.tolist()), pairwise(begins.tolist())
+        for index, ((low, high), (begin, end)) in enumerate(zip(elements, nbytes, strict=True)):
+            if high > low:
+                yield low, high, begin, end, index
 
-    def _encode(self, elements: Array, layout: RunLayout, residual: Array | None, scale: float, out: Array) -> None:
-        longest = int(layout.counts.max(initial=0))
-        scratch, space = np.empty(longest, self.dtype), np.empty(longest, self._bits)
-        for low, high, k, payload in self._slices(out, layout):
-            old = None if residual is None else residual[low:high]
-            total = scaled_sum(elements[low:high], old, scale, scratch[: high - low])
-            magnitudes = np.bitwise_and(total.view(self._bits), self._unsigned, out=space[: high - low])
-            indices = _largest(magnitudes, k)
-            sent_indices, values = self._parts(payload, high - low, k)
-            sent_indices[:] = indices
-            values[:] = total[indices]
-            if old is not None:
-                self._keep(total, magnitudes, indices, old)
+    def _encode(self, total: Array, payload: Array, *, keeps: bool) -> bool:
+        indices, values = self._parts(payload, total.size)
+        indices[:] = largest = _largest(total.view(self._bits) & self._unsigned, indices.size)
+        values[:] = total[largest]
+        return bool(np.isfinite(values).all())
 
-    def _keep(self, total: Array, magnitudes: Array, indices: Array, residual: Array) -> None:
-        """What is not sent goes to the residual, unless it is not finite: then some of that is among what is sent."""
-        wrong = None
-        if indices.size and magnitudes[indices].max() >= self._infinity:
-            wrong = np.flatnonzero(magnitudes >= self._infinity)
-            residual_there = residual[wrong]
-        np.copyto(residual, total)
-        residual[indices] = 0
-        if wrong is not None:
-            residual[wrong] = residual_there
-
-    def _decode(self, payload: Array, layout: RunLayout, out: Array) -> None:
+    def _decode(self, payload: Array, out: Array) -> str | None:
+        indices, values = self._parts(payload, out.size)
+        if indices[-1] >= out.size or not (indices[1:] > indices[:-1]).all():
+            return "has indices that do not ascend within it"
         out.fill(0)
-        for index, (low, high, k, part) in enumerate(self._slices(payload, layout)):
-            sent_indices, values = self._parts(part, high - low, k)
-            indices = sent_indices.astype(np.int64)
-            if k and (indices[-1] >= high - low or (np.diff(indices) <= 0).any()):
-                detail = f"topk: slice {index}: indices do not ascend within {high - low} elements"
-                raise PayloadError(detail, index)
-            out[low:high][indices] = values
+        out[indices] = values
+        return None
 
-    def _slices(self, payload: Array, layout: RunLayout) -> list[tuple[int, int, int, Array]]:
-        """Of each slice: where its elements begin and end, how many travel, its bytes."""
-        ends, kept = pairwise(layout.elements.tolist()), self.kept(layout.counts).tolist()
-        parts = (payload[begin:end] for begin, end in pairwise(layout.nbytes.tolist()))
-        return [(low, high, k, part) for (low, high), k, part in zip(ends, kept, parts, strict=True)]
-
-    def _parts(self, payload: Array, count: int, k: int) -> tuple[Array, Array]:
+    def _parts(self, payload: Array, count: int) -> tuple[Array, Array]:
         """A slice's indices and values, as views of its bytes."""
-        short = np.dtype("<u2" if count <= SHORT_INDICES else "<u4")
-        middle = k * short.itemsize
-        return payload[:middle].view(short), payload[middle:].view(self.dtype)
+        index = np.dtype("<u2" if count <= SHORT_INDICES else "<u4")
+        middle = payload.size // (index.itemsize + self.dtype.itemsize) * index.itemsize
+        return payload[:middle].view(index), payload[middle:].view(self.dtype)
 
 
 def _largest(magnitudes: Array, k: int) -> Array:

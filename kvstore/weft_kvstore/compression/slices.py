@@ -51,8 +51,7 @@ class SliceCodec:
     def __init__(self, codec: Codec, bounds: Array) -> None:
         self.codec = codec
         self.bounds = bounds
-        self.begins = np.zeros(len(bounds), np.int64)
-        np.cumsum(codec.nbytes(np.diff(bounds)), out=self.begins[1:])
+        self.begins = codec.begins(bounds)
 
     def __len__(self) -> int:
         """How many slices."""

@@ -287,7 +287,7 @@ def test_topk_of_a_large_slice_is_that_of_a_stable_sort(kind: str, ratio: float)
 def test_topk_places_that_are_not_ascending_within_the_slice_are_refused(places: list[int]) -> None:
     payload = codec("topk-count").encode(dyadic(8, 40), bounds_of([40])).tobytes()
     payload += struct.pack("<3H3f", *places, 1, 2, 3)
-    with pytest.raises(PayloadError, match=r"^topk: slice 1: indices do not ascend within 40 elements$"):
+    with pytest.raises(PayloadError, match=r"^topk: slice 1 of 40 elements has indices that do not ascend within it$"):
         codec("topk-count").decode(payload, bounds_of([40, 40]))
 
 
