@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from store_cluster import served
-from weft_kvstore import Key, KVStore, StoreDescription
+from weft_kvstore import ClientStatistics, Key, KVStore, StoreDescription, describe
+from weft_kvstore.library.arrays import ArrayTraffic
+from weft_kvstore.library.key_registry import KeyRegistry
+from weft_kvstore.library.steps import SlotSteps
 
 WAIT_S = 60.0
 """Deadline of every future in these tests: far above what any takes, below the test's own."""
@@ -24,6 +29,27 @@ def ones(*shape: int) -> np.ndarray:
 
 def zero(*shape: int) -> Key:
     return Key(shape=shape, initializer=0.0)
+
+
+class Quiet:
+    """A store of which nobody asks more than what became of its links."""
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics()
+
+
+def steps_of(*names: str, start: int = 0) -> SlotSteps:
+    """The steps of slot 0 of a store with these keys; what is pushed and pulled is the test's."""
+    registry = KeyRegistry(describe({name: zero(2) for name in names}, rule="sgd", barrier=False), 0)
+    return SlotSteps(Quiet(), registry, ArrayTraffic(), start)  # type: ignore[arg-type]  # no more is asked for
+
+
+def push(steps: SlotSteps, name: str, step: int | None, future: Future[Any]) -> None:
+    steps.push("push", [name], step, [], lambda *_: future)
+
+
+def pull(steps: SlotSteps, name: str, version: int, future: Future[Any]) -> None:
+    steps.pull("pull", [name], version, [], lambda *_: future)
 
 
 @contextmanager

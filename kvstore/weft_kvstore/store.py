@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -154,18 +154,3 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Fail what is open and release sockets and threads. Idempotent."""
-
-
-@runtime_checkable
-class BufferStore(Protocol):
-    """A store that has arrays of its own for its user, so that nothing is copied on the way to a shard of this host."""
-
-    def gradient_buffer(self, key: str) -> Array:
-        """An array for the key's gradients, always the same one, zeros at first. It is pushed like any other; what is
-        written there is read when it is pushed: it must not be written before the push's future ends. What a push that
-        has failed adds is uncertain once it is written. Raises StoreRefusedError for a key that is none, or a table."""
-
-    def value_buffer(self, key: str) -> Array:
-        """An array for the key's value, always the same one, to be `out` of a pull. It has that value when the pull's
-        future ends, and nothing certain while a pull into it is under way or after one has failed. Raises as
-        `gradient_buffer`."""

@@ -5,8 +5,8 @@ operation, which says what is sent on each link and takes in what comes back. `C
 which shard, and when; `ClientSockets` carries that out, on the thread of the caller that waits for a result, or on one
 of the client's own. The local store begins the same operations on a shard of its own process.
 
-Read in the order of a call. `calls` (the calls, checked and on their way to a thread), `plan` and
-`encoders` (where keys lie on the shards, their bytes and encodings), `operation` (what all operations are, and those of
+Read in the order of a call. `calls` (the calls, checked and on their way to a thread), `plan` (keys by name, and where
+they lie on the shards) and `encoders` (their encodings), `operation` (what all operations are, and those of
 dense keys), `row_operation` (of rows), `agreement` (barriers, commits, hyper-parameters). Then the state machines,
 without sockets, threads or clocks: `connection` (the life of a connection), `link` (what is under way on it and is sent
 again), `core` (what comes back, the order of calls, and all of it together). Last what drives them: `sockets`,

@@ -14,10 +14,10 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, Change, HyperOperation
 from weft_kvstore.client.operation import CALLS, KeyOperation, Operation
-from weft_kvstore.client.plan import KeySet, KnownKeys, TableKey
+from weft_kvstore.client.plan import Keys, KeySet, TableKey
 from weft_kvstore.client.row_operation import Ids, RowOperation
 from weft_kvstore.description.check import check_description
-from weft_kvstore.description.records import Mode, StoreDescription
+from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, error_of, joined, on_end
 from weft_kvstore.hyper import checked_numbers
@@ -26,7 +26,7 @@ from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import BufferStore, Pulled, Store, joined_pulls
+from weft_kvstore.store import Pulled, Store, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 
 MAX_PULLED_ROWS: Final = 1 << 22
@@ -50,10 +50,6 @@ def _checked(
             return call(self, *args, **named)
         except StoreError as raised:
             error = raised
-        except MemoryError as raised:
-            keys = "".join([str(one) if isinstance(one, KeySet | TableKey) else f"key {one!r}" for one in args[:1]])
-            name = call.__name__.strip("_")
-            error = StoreError(f"slot {self._slot}: {name} of {keys}: no memory: {raised}")
         future: StoreFuture[R] = StoreFuture()
         future.set_exception(error)
         return future
@@ -61,15 +57,18 @@ def _checked(
     return checked
 
 
-class StoreCalls(Store, BufferStore):
+class StoreCalls(Store):
     """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
     twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does.
 
+    Keys are names, or a `key_set` of them; a table is a name, or a `table`. Of names a call checks everything, and what
+    does not fit the description fails the future, with StoreRefusedError, before anything is begun. Who calls often
+    looks keys up once, as a `key_set` or a `table`; of these a call checks nothing: arrays, a list of one for each
+    key, are C-contiguous and have the keys' dtypes and shapes.
+
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
-    priorities order what is left equal. Every call raises StoreError in a child of the process that made the store.
-    What does not fit the description fails the future, with StoreRefusedError, before anything is begun. Who calls
-    often looks keys up once, as a `key_set` or a `table`; of these a call checks nothing: arrays are C-contiguous and
-    have the keys' dtypes and shapes."""
+    priorities order what is left equal. Every call by name raises StoreError in a child of the process that made the
+    store."""
 
     _submit: Callable[[Operation], None]
     _driver: Driver | None
@@ -82,7 +81,7 @@ class StoreCalls(Store, BufferStore):
             raise ValueError(f"slot {slot!r} is not within 0 to {description.slots - 1}")
         self._description = description
         self._slot = slot
-        self._keys = KnownKeys(description, slot)
+        self._keys = Keys(description, slot, by_name=True)
         self._memory = ClientMemory(description.keys)
         self._process = OwnProcess()
 
@@ -94,33 +93,38 @@ class StoreCalls(Store, BufferStore):
         self._driver = driver
 
     def gradient_buffer(self, key: str) -> Array:
+        """An array for the key's gradients, always the same one, zeros at first: nothing of it is copied on the way to
+        a shard of this host. It is pushed like any other; what is written there is read when it is pushed: it must not
+        be written before the push's future ends. What a push that has failed adds is uncertain once it is written.
+        Raises StoreRefusedError for a key that is none, or a table."""
         self._process.check()  # In a child it is the parent's memory, and so may its locks be.
-        return self._memory.gradient(self._keys.one(key, "buffer").key_indices[0])
+        return self._memory.gradient(self._keys.key_set(key, "gradient_buffer").key_indices[0])
 
     def value_buffer(self, key: str) -> Array:
+        """An array for the key's value, always the same one, to be `out` of a pull. It has that value when the pull's
+        future ends, and nothing certain while a pull into it is under way or after one has failed. Raises as
+        `gradient_buffer`."""
         self._process.check()
-        return self._memory.value(self._keys.one(key, "buffer").key_indices[0])
+        return self._memory.value(self._keys.key_set(key, "value_buffer").key_indices[0])
 
-    def key_set(self, keys: Sequence[str]) -> KeySet:
-        """These keys, looked up once for `push`, `pull` and `pushpull`. Raises StoreRefusedError."""
-        return self._keys.many(keys, "pushpull")
+    def key_set(self, keys: str | Sequence[str]) -> KeySet:
+        """These keys, looked up once. Raises StoreRefusedError."""
+        return self._keys.key_set(keys, "pushpull")
 
     def table(self, key: str) -> TableKey:
         """A table, looked up once for `push_table` and `pull_table`. Raises StoreRefusedError."""
-        return self._keys.table(key, "push")
+        return self._keys.table(key, "push_rows")
 
     # --- Values of keys
 
-    def push(
-        self, keys: str | Sequence[str] | KeySet, step: int, gradients: Array | Sequence[Array], *, priority: int = 0
-    ) -> Future[None]:
+    def push(self, keys: str | Sequence[str] | KeySet, step: int, gradients: Any, *, priority: int = 0) -> Future[None]:
         """See `Store.push`; of several keys a gradient each, in their order."""
         if type(keys) is not KeySet:
-            return self._send(keys, step, gradients, PayloadKind.GRADIENT, priority=priority)  # type: ignore[arg-type]
+            return self._by_name(self.push, PayloadKind.GRADIENT, keys, step, gradients, priority=priority)
         future: StoreFuture[None] = StoreFuture(self._driver)
         self._submit(
             KeyOperation(
-                future, keys, payload_kind=PayloadKind.GRADIENT, step=step, arrays=list(gradients), priority=priority
+                future, keys, payload_kind=PayloadKind.GRADIENT, step=step, arrays=gradients, priority=priority
             )
         )
         return future
@@ -132,12 +136,11 @@ class StoreCalls(Store, BufferStore):
         gradients: Sequence[Array],
         *,
         out: list[Array] | None = None,
-        single: bool = False,
         priority: int = 0,
     ) -> StoreFuture[Any]:
-        """Gradients of `step`, and the values that have seen them, in one message. With `single` it ends with the one
-        key's value, else with a list. Where it fails, `arrived` of the future says whether the shards have the
-        gradients all the same."""
+        """Gradients of `step`, and the values that have seen them, in one message, which ends with these. It takes at
+        most `MAX_RUNS` keys. Where it fails, `arrived` of the future says whether the shards have the gradients all the
+        same."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
         self._submit(
             KeyOperation(
@@ -148,21 +151,35 @@ class StoreCalls(Store, BufferStore):
                 arrays=gradients,
                 version=step + 1,
                 out=out,
-                single=single,
                 priority=priority,
             )
         )
         return future
 
-    def set(self, keys: str | Sequence[str], version: int, values: Array | Sequence[Array]) -> Future[None]:
+    def set(self, keys: str | Sequence[str] | KeySet, version: int, values: Any) -> Future[None]:
         """See `Store.set`; of several keys a value each."""
-        return self._send(keys, version, values, PayloadKind.VALUE)
+        if type(keys) is not KeySet:
+            return self._by_name(self.set, PayloadKind.VALUE, keys, version, values)
+        operation = KeyOperation(
+            StoreFuture(self._driver), keys, payload_kind=PayloadKind.VALUE, step=version, arrays=values
+        )
+        return self._begun(operation)
 
-    def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
+    def restore(self, keys: str | KeySet, version: int, array: Any, number: int) -> Future[None]:
         """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
         state array `number` of its rule, from 1. Only of keys that nobody has pushed, and not where steps are
         committed. Kept, as by `push`."""
-        return self._send(key, version, array, PayloadKind.RESTORED, array=number)
+        if type(keys) is not KeySet:
+            return self._by_name(self.restore, PayloadKind.RESTORED, keys, version, array, number=number)
+        operation = KeyOperation(
+            StoreFuture(self._driver),
+            keys,
+            payload_kind=PayloadKind.RESTORED,
+            step=version,
+            arrays=array,
+            array=number,
+        )
+        return self._begun(operation)
 
     def pull(
         self,
@@ -172,144 +189,122 @@ class StoreCalls(Store, BufferStore):
         settled: bool = False,
         exact: bool = False,
         out: Any = None,
-        single: bool = False,
+        with_versions: bool = False,
         as_kept: bool = False,
         priority: int = 0,
     ) -> Future[Any]:
-        """A key's value, or a list of several keys', once each has seen `version` updates; of a `key_set` as by
-        `pushpull`. With `out`, an array or one for each key, C-contiguous and of the key's dtype and shape, they are
-        written there; it is the store's until the future has ended, and what is in it after a failure is not said.
+        """A key's value, or a list of several keys', once each has seen `version` updates. With `out`, an array or one
+        for each key, C-contiguous and of the key's dtype and shape, they are written there; it is the store's until the
+        future has ended, and what is in it after a failure is not said.
 
-        `exact`: none is newer; it fails where a key has passed the version. In mode sync alone. `as_kept`: the values
-        as the shard has them, however they travel else.
+        `exact`: none is newer; it fails where a key has passed the version. In mode sync alone. `with_versions`: the
+        result is a `Pulled`. `as_kept`: the values as the shard has them, however they travel else.
         """
-        reading = Reading.EXACT if exact else _READING[settled]
-        if type(keys) is KeySet:
-            future: StoreFuture[Any] = StoreFuture(self._driver)
-            self._submit(
-                KeyOperation(future, keys, version=version, reading=reading, out=out, single=single, priority=priority)
+        if type(keys) is not KeySet or len(keys.names) > MAX_RUNS:
+            how = {"exact": exact, "with_versions": with_versions, "as_kept": as_kept, "priority": priority}
+            pull: Any = self._by_name if type(keys) is not KeySet else self._pull_parts
+            made: Future[Any] = pull(self.pull, None, keys, version, out, settled=settled, **how)
+            return made
+        future: StoreFuture[Any] = StoreFuture(self._driver)
+        self._submit(
+            KeyOperation(
+                future,
+                keys,
+                version=version,
+                reading=Reading.EXACT if exact else _READING[settled],
+                out=out,
+                with_versions=with_versions,
+                as_kept=as_kept,
+                priority=priority,
             )
-            return future
-        how = {"version": version, "reading": reading, "as_kept": as_kept, "priority": priority}
-        return self._pull(keys, out, lambda parts: [array for part in parts for array in part], how)  # type: ignore[arg-type]
+        )
+        return future
 
     def pull_versions(
-        self,
-        keys: Sequence[str],
-        version: int,
-        *,
-        settled: bool = False,
-        out: Sequence[Array] | None = None,
-        priority: int = 0,
+        self, keys: Sequence[str] | KeySet, version: int, *, settled: bool = False, out: Any = None, priority: int = 0
     ) -> Future[Pulled]:
         """The keys' values, and which versions they are at; as by `pull`."""
-        how = {"version": version, "reading": _READING[settled], "with_versions": True, "priority": priority}
-        return self._pull(keys, out, joined_pulls, how)
+        return self.pull(keys, version, settled=settled, out=out, with_versions=True, priority=priority)
 
     @_checked
     def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        keys = self._keys.one(key, "pull")
+        keys = self._keys.key_set(key, "pull_state")
         at = self._checked_step(version, f"pull of {keys}")
-        names = self._keys.state_of(self._description.keys[keys.key_indices[0]])
+        names = self._keys.state_of(keys.keys[0])
         return self._begun(
             KeyOperation(StoreFuture(self._driver), keys, version=at, reading=_READING[settled], names=names)
         )
 
     @_checked
-    def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
+    def read_consistent(self, keys: Sequence[str] | KeySet) -> Future[tuple[int, list[Array]]]:
         """Values that the keys had at one version, and which: the newest that can be had, also while others push. In
         mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""
-        known = self._keys.many(keys, "read")
-        self._check_sync(f"read of {known} at one version")
-        return consistent_read(self, keys, known.versioned, self._driver)
+        known = keys if isinstance(keys, KeySet) else self._keys.key_set(keys, "read_consistent")
+        self._keys.check_sync(f"read_consistent of {known}")
+        return consistent_read(self, known, known.versioned, self._driver)
 
     @_checked
-    def _send(
+    def _by_name(
         self,
-        names: str | Sequence[str],
-        step: int,
-        given: Array | Sequence[Array],
-        kind: PayloadKind,
-        *,
-        array: int = 0,
-        priority: int = 0,
-    ) -> Future[None]:
-        call, count, what = CALLS[kind]
-        keys = self._set_of(names, call)
-        arrays: list[Array] = [given] if isinstance(names, str) else list(given)  # type: ignore[list-item]
-        if type(step) is not int or not 0 <= step < MAX_STEP:
-            step = self._checked_step(step, f"{call} of {keys}")
-        if kind is PayloadKind.GRADIENT and keys.not_pushed:
-            where = f"slot {self._slot}: {call} of key {keys.not_pushed[0].key!r}, {count} {step}"
-            raise StoreRefusedError(f"{where}: only slots {list(keys.not_pushed[0].slots)} contribute to it")
-        if kind is PayloadKind.RESTORED and self._description.commit is not None:
-            where = f"slot {self._slot}: {call} of {keys}, {count} {step}"
-            raise StoreRefusedError(f"{where}: steps are committed, and begin at 0")
-        self._check_arrays(keys, arrays, f"{call} of", f"{count} {step}", what)
-        return self._begun(
-            KeyOperation(
-                StoreFuture(self._driver),
-                keys,
-                payload_kind=kind,
-                step=step,
-                arrays=arrays,
-                array=array,
-                priority=priority,
-            )
-        )
-
-    def _pull(
-        self, keys: str | Sequence[str], out: Any, join: Callable[[list[Any]], Any], how: Mapping[str, Any]
+        call: Callable[..., Future[Any]],
+        kind: PayloadKind | None,
+        names: Any,
+        at: int,
+        given: Any,
+        /,
+        **how: Any,
     ) -> Future[Any]:
-        """A pull of more keys than one message may name is several. `how` is of `KeyOperation`."""
-        if isinstance(keys, str) or len(keys) <= MAX_RUNS:
-            return self._pull_some(keys, out, how)
-        parts = [slice(begin, begin + MAX_RUNS) for begin in range(0, len(keys), MAX_RUNS)]
-        return joined([self._pull_some(keys[some], None if out is None else out[some], how) for some in parts], join)
+        """Looks the keys of a call up, and checks its step, or version, and its arrays. It pulls where there is no
+        `kind`."""
+        name, count, what = CALLS[kind] if kind is not None else ("pull", "version", "array for it")
+        keys = self._keys.key_set(names, name, pushes=kind is PayloadKind.GRADIENT)
+        step = self._checked_step(at, f"{name} of {keys}")
+        when = f"{count} {step}"
+        if how.get("exact"):
+            self._keys.check_sync(f"pull of {keys}, {when} exactly")
+        if kind is PayloadKind.RESTORED and self._description.commit is not None:
+            where = f"slot {self._slot}: {name} of {keys}, {when}"
+            raise StoreRefusedError(f"{where}: steps are committed, and begin at 0")
+        arrays = None if kind is None and given is None else [given] if keys.single else list(given)
+        if arrays is not None:
+            self._check_arrays(keys, arrays, f"{name} of", when, what, writable=kind is None)
+        return call(keys, step, out=arrays, **how) if kind is None else call(keys, step, arrays, **how)
 
-    @_checked
-    def _pull_some(self, names: str | Sequence[str], out: Any, how: Mapping[str, Any]) -> Future[Any]:
-        single, keys, version = isinstance(names, str), self._set_of(names, "pull"), how["version"]
-        if type(version) is not int or not 0 <= version < MAX_STEP:
-            version = self._checked_step(version, f"pull of {keys}")
-        if how["reading"] is Reading.EXACT:
-            self._check_sync(f"pull of {keys}, version {version} exactly")
-        outs: list[Array] | None = None if out is None else [out] if single else list(out)
-        if outs is not None:
-            self._check_arrays(keys, outs, "pull of", f"version {version}", "array for it")
-            for name, array in zip(keys.names, outs, strict=True):
-                if not array.flags.writeable:
-                    where = f"slot {self._slot}: pull of key {name!r}, version {version}"
-                    raise StoreRefusedError(f"{where}: the array for it is read-only")
-        named = {**how, "version": version, "out": outs, "single": single}
-        return self._begun(KeyOperation(StoreFuture(self._driver), keys, **named))
+    def _pull_parts(
+        self, pull: Callable[..., Future[Any]], _: None, keys: KeySet, version: int, out: Any, **how: Any
+    ) -> Future[Any]:
+        """A pull of more keys than one message may name is several."""
+        parts = []
+        for begin in range(0, len(keys.names), MAX_RUNS):
+            some = slice(begin, begin + MAX_RUNS)
+            part = self._keys.key_set(keys.names[some], "pull")
+            parts.append(pull(part, version, out=None if out is None else out[some], **how))
+        if how["with_versions"]:
+            return joined(parts, joined_pulls)
+        return joined(parts, lambda found: [array for part in found for array in part])
 
     def _begun(self, operation: Operation) -> Future[Any]:
         self._submit(operation)
         return operation.future
 
-    def _set_of(self, names: str | Sequence[str], call: str) -> KeySet:
-        return self._keys.one(names, call) if isinstance(names, str) else self._keys.many(names, call)
-
-    def _check_arrays(self, keys: KeySet, arrays: Sequence[Array], call: str, when: str, what: str) -> None:
+    def _check_arrays(
+        self, keys: KeySet, arrays: Sequence[Array], call: str, when: str, what: str, *, writable: bool
+    ) -> None:
         """Raises StoreRefusedError for an array that does not fit, naming its key."""
-        if keys.fitting(arrays, single=False) is not None:
-            return
-        if len(arrays) != len(keys):
+        if len(arrays) != len(keys.names):
             raise StoreRefusedError(f"slot {self._slot}: {call} {keys}, {when}: {len(arrays)} arrays")
-        for number, array in enumerate(arrays):
-            own = keys.described(number)
+        for name, dtype, shape, array in zip(keys.names, keys.dtypes, keys.shapes, arrays, strict=True):
             if not isinstance(array, np.ndarray):
                 found = f"a {type(array).__name__}, no NumPy array"
             elif not array.flags.c_contiguous:
                 found = "not C-contiguous"
-            elif (found := f"{array.dtype}{list(array.shape)}") != own:
-                found = f"{found}, the key {own}"
+            elif (array.dtype, array.shape) != (dtype, shape):
+                found = f"{array.dtype}{list(array.shape)}, the key {dtype}{list(shape)}"
+            elif writable and not array.flags.writeable:
+                found = "read-only"
             else:
                 continue
-            raise StoreRefusedError(
-                f"slot {self._slot}: {call} key {keys.names[number]!r}, {when}: the {what} is {found}"
-            )
+            raise StoreRefusedError(f"slot {self._slot}: {call} key {name!r}, {when}: the {what} is {found}")
 
     # --- Rows of tables
 
@@ -398,7 +393,7 @@ class StoreCalls(Store, BufferStore):
         self, name: str, step: int, ids: Array, rows: Array, kind: PayloadKind, *, priority: int = 0
     ) -> Future[None]:
         call, number, _ = CALLS[kind]
-        table = self._keys.table(name, call)
+        table = self._keys.table(name, f"{call}_rows")
         key, step = table.key, self._checked_step(step, f"{call} of key {name!r}")
         where = f"slot {self._slot}: {call} of key {name!r}, {number} {step}"
         if kind is PayloadKind.GRADIENT and self._slot not in key.slots:
@@ -412,7 +407,7 @@ class StoreCalls(Store, BufferStore):
 
     @_checked
     def _pull_rows(self, name: str, ids: Array, version: int, /, **how: Any) -> Future[Any]:
-        table = self._keys.table(name, "pull")
+        table = self._keys.table(name, "pull_rows")
         version = self._checked_step(version, f"pull of rows of key {name!r}")
         where = f"slot {self._slot}: pull of rows of key {name!r}"
         count = check_ids(ids, table.key, where)
@@ -456,13 +451,6 @@ class StoreCalls(Store, BufferStore):
         key_indices, commits = [self._keys.key_indices[name] for name in nothing], self._description.commit is not None
         return self._begun(BarrierOperation(StoreFuture(self._driver), number, key_indices, commits=commits))
 
-    def _check_sync(self, what: str) -> None:
-        mode = self._description.mode
-        if mode is not Mode.SYNC:
-            raise StoreRefusedError(
-                f"slot {self._slot}: {what}: in mode {mode.value} each slot has versions of its own"
-            )
-
     def _checked_step(self, step: int, what: str) -> int:
         """The step, or version, as the number that it stands for."""
         try:
@@ -485,7 +473,7 @@ further one asks for a version further ahead, until the keys reach it later than
 
 
 def consistent_read(
-    source: StoreCalls, keys: Sequence[str], versioned: Sequence[int], driver: Driver | None = None
+    source: StoreCalls, keys: KeySet, versioned: Sequence[int], driver: Driver | None = None
 ) -> Future[tuple[int, list[Array]]]:
     """Ends with the version and the values. `versioned` are the numbers of the keys that have versions: somebody
     contributes to them."""

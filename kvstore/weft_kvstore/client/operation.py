@@ -204,7 +204,7 @@ class KeyOperation(Operation):
     It sends `arrays`, in the keys' order, which are the caller's and kept until the end, where there is a
     `payload_kind`: gradients of `step`, or values at that version; `array` says which of a key's arrays they are, where
     they are restored. It pulls where there is a `version`: new arrays, or into `out`, C-contiguous. The result is a
-    list, one array where `single`, or state arrays by name where there are `names`; `Pulled` `with_versions`.
+    list, one array of a single key, or state arrays by name where there are `names`; `Pulled` `with_versions`.
     `as_kept`: the values as their shard has them, however they travel else.
 
     Of what is both, the values say that the gradients have arrived; `future.arrived` is set where the shards have said
@@ -224,7 +224,6 @@ class KeyOperation(Operation):
         reading: Reading = Reading.OWN,
         out: list[Array] | None = None,
         names: tuple[str, ...] | None = None,
-        single: bool = False,
         with_versions: bool = False,
         as_kept: bool = False,
         priority: int = 0,
@@ -242,7 +241,7 @@ class KeyOperation(Operation):
             self.is_request = self.is_pull = True
             self.reads = keys.key_indices
             self.version, self.reading, self.names = version, reading, names
-            self._out, self._single, self._with_versions, self._as_kept = out, single, with_versions, as_kept
+            self._out, self._with_versions, self._as_kept = out, with_versions, as_kept
             self._versions: Array | None = None
         elif payload_kind is _GRADIENT:
             self.may_wait = keys.is_small
@@ -376,14 +375,14 @@ class KeyOperation(Operation):
         arrays = self._arrays[0]
         if self._with_versions:
             return Pulled(arrays, *self._key_versions())
-        return arrays[0] if self._single else arrays
+        return arrays[0] if self.keys.single else arrays
 
     def _key_versions(self) -> tuple[Array, Array]:
         """The lowest and the highest version of each key's slices, (keys) int64; of a key without any, the one asked
         for."""
         plan = self._plan
-        lowest = np.full(len(self.keys), _BEYOND, np.int64)
-        highest = np.full(len(self.keys), -1, np.int64)
+        lowest = np.full(len(self.keys.names), _BEYOND, np.int64)
+        highest = np.full(len(self.keys.names), -1, np.int64)
         if plan.total and self._versions is not None:
             np.minimum.at(lowest, plan.part_positions, np.minimum.reduceat(self._versions, plan.part_firsts))
             np.maximum.at(highest, plan.part_positions, np.maximum.reduceat(self._versions, plan.part_firsts))

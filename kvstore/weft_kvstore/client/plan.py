@@ -1,4 +1,4 @@
-"""The keys of one call, looked up and cut for the shards once for all calls that name them: runs of slices, their bytes
+"""The keys of a call, found and cut for the shards once for all calls that name them: runs of slices, their bytes
 as they are sent, and where pulled ones go. Pure.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.compression.codecs import Codec
 from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.check import rule_of
-from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.description.form import BARRIER_KEY, UserKey, store_name, user_key
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing, RowLayout, row_layout
 from weft_kvstore.wire.outbox import BufferSource, Source
@@ -241,7 +242,7 @@ def _codec(codec: Codec | None, bounds: Array) -> SliceCodec | None:
     return None if codec is None else SliceCodec(codec, bounds // codec.dtype.itemsize)
 
 
-# --- The keys of one call, in its order, with what every call of them needs anew --------------------------------------
+# --- The keys of a store as its callers name them: found, checked, and remembered for every later call of them --------
 
 
 NAMES_SHOWN: Final = 4
@@ -249,33 +250,54 @@ NAMES_SHOWN: Final = 4
 SMALL_BYTES: Final = 1 << 16
 """A message may have all of so much, and more."""
 
+KEYS_KEPT: Final = 1 << 16
+"""Keys in the lists that are remembered, beside four times those of the description: a program that trains has a list
+for each key, and a few of several. A key in a list takes some 300 bytes."""
+
+_BY_ROWS: Final = ("push", "pull", "pushpull", "pull_state", "set", "restore")
+"""Calls that there are for rows of tables too."""
+
+_PLAIN: Final = frozenset({str, int})
+"""Types of keys of which equal ones are one key."""
+
 
 class KeySet:
     """Keys that are pushed, set or pulled together; none is a table, and none is there twice.
 
-    `key_indices` are those in the description. `is_small`: a message may have all of it and more. `not_pushed` are the
-    keys to which the slot of the call does not contribute, `versioned` the numbers of those to which anybody does. The
-    plan is `made` once, at the first call: two threads that make it at once make the same."""
+    `single`: one key was named, and no list: a call takes one array for it, and ends with one. `given` are the keys as
+    they were named, `key_indices` those in the description. `is_small`: a message may have all of it and more.
+    `has_half`: users have one of them in 16 bits and the shards in 32. `not_pushed` are the keys to which the slot of
+    the call does not contribute, `versioned` the numbers of those to which anybody does. The plan is `made` once, at
+    the first call: two threads that make it at once make the same."""
 
-    __slots__ = ("dtypes", "is_small", "key_indices", "made", "names", "not_pushed", "shapes", "versioned")
+    __slots__ = (
+        *("dtypes", "given", "has_half", "is_small", "key_indices", "keys", "made", "names", "not_pushed", "shapes"),
+        *("single", "versioned"),
+    )
 
-    def __init__(self, keys: Sequence[KeyDescription], key_indices: Sequence[int], slot: int) -> None:
+    def __init__(
+        self,
+        keys: Sequence[KeyDescription],
+        key_indices: Sequence[int],
+        slot: int,
+        *,
+        given: Sequence[object] = (),
+        single: bool = False,
+    ) -> None:
+        self.keys, self.given, self.single = tuple(keys), tuple(given), single
         self.key_indices = tuple(key_indices)
         self.names = tuple(key.key for key in keys)
         self.dtypes: tuple[np.dtype[Any], ...] = tuple(np.dtype(key.dtype) for key in keys)
         self.shapes = tuple(tuple(key.shape) for key in keys)
         self.is_small = sum(key.size * np.dtype(key.dtype).itemsize for key in keys) <= SMALL_BYTES
+        self.has_half = any(key.half for key in keys)
         self.not_pushed = tuple(key for key in keys if slot not in key.slots)
         self.versioned = tuple(number for number, key in enumerate(keys) if key.slots)
         self.made: KeyPlan | None = None
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def fitting(self, given: Any, *, single: bool, writable: bool = False) -> list[Array] | None:
-        """The arrays of a call, one a key, where all are NumPy's, C-contiguous and of the keys' dtypes and shapes.
-        `single`: the one key's array was given, not a list."""
-        if single:
+    def fitting(self, given: Any, *, writable: bool = False) -> list[Array] | None:
+        """The arrays of a call, one a key, where all are NumPy's, C-contiguous and of the keys' dtypes and shapes."""
+        if self.single:
             arrays = [given]
         elif isinstance(given, list | tuple) and len(given) == len(self.names):
             arrays = [*given]
@@ -292,10 +314,6 @@ class KeySet:
     def new_arrays(self) -> list[Array]:
         """An array for each value. Raises MemoryError."""
         return [*map(np.empty, self.shapes, self.dtypes)]
-
-    def described(self, number: int) -> str:
-        """A key's dtype and shape, in words."""
-        return f"{self.dtypes[number]}{list(self.shapes[number])}"
 
     def plan(self, routing: Routing) -> KeyPlan:
         """Where they lie; `routing` is the same in every call."""
@@ -324,87 +342,144 @@ class TableKey:
         return f"key {self.key.key!r}"
 
 
-# --- The keys that a store has, found by the names that a caller says, and what is worked out of them once ------------
+class Keys:
+    """One slot's keys, by the names that users have for them, or with `by_name` by those of the store. An error begins
+    with slot, call and key. Any thread may ask: those that make the same thing at once make it alike."""
 
-
-KEYS_KEPT: Final = 1 << 16
-"""Keys in the lists that are remembered, beside four times those of the description: a program that trains has a list
-for each key, and a few of several. A key in a list takes some 300 bytes."""
-
-T = TypeVar("T")
-
-
-class KeyLists(dict[Any, T]):
-    """What was worked out of lists of keys. All of it is forgotten when the lists have more than `most` keys
-    together."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._count = 0
-
-    def keep(self, keys: object, made: T, count: int) -> None:
-        """What was made of a list of so many keys."""
-        self._count += count
-        if self._count > self._most:
-            self.clear()
-            self._count = count
-        self[keys] = made
-
-
-class KnownKeys:
-    """One slot's keys. `key_indices` has the index of each in the description. Whoever asks for one says for which
-    `call`, as the error names it. Any thread may ask: those that make the same thing at once make it alike."""
-
-    __slots__ = ("_description", "_sets", "_slot", "_tables", "key_indices")
-
-    def __init__(self, description: StoreDescription, slot: int) -> None:
-        self.key_indices = {key.key: key_index for key_index, key in enumerate(description.keys)}
+    def __init__(self, description: StoreDescription, slot: int, *, by_name: bool = False) -> None:
+        self.slot = slot
         self._description = description
-        self._slot = slot
-        self._sets: KeyLists[KeySet] = KeyLists(KEYS_KEPT + 4 * len(description.keys))
-        self._tables: dict[str, TableKey] = {}
+        self.key_indices: dict[UserKey, int] = {
+            key.key if by_name else user_key(key.key): index
+            for index, key in enumerate(description.keys)
+            if by_name or key.key != BARRIER_KEY
+        }
+        """The index of each in the description."""
+        self._sets: dict[Any, KeySet] = {}
+        self._count = 0
+        """Keys that the sets have together."""
+        self._tables: dict[UserKey, TableKey] = {}
 
-    def known(self, name: str, call: str) -> KeyDescription:
-        """Any key. Raises StoreRefusedError for one that there is not."""
-        key_index = self.key_indices.get(name)
-        if key_index is None:
-            raise StoreRefusedError(f"slot {self._slot}: {call} of key {name!r}: the store has no such key")
-        return self._description.keys[key_index]
+    @property
+    def keys(self) -> tuple[UserKey, ...]:
+        """All keys."""
+        return tuple(self.key_indices)
 
-    def table(self, name: str, call: str) -> TableKey:
-        """A key that goes by rows. Raises StoreRefusedError for one that does not."""
-        found = self._tables.get(name)
+    def call(self, call: str) -> str:
+        """How an error of a call begins."""
+        return f"slot {self.slot}: {call}"
+
+    def where(self, call: str, key: object) -> str:
+        """How an error of a call of a key begins."""
+        return f"slot {self.slot}: {call} of key {key!r}"
+
+    def index_of(self, key: object, call: str) -> int:
+        """Where a key, of any kind, is in the description. Raises StoreRefusedError, as all calls here do."""
+        found = self.key_indices.get(key) if type(key) in _PLAIN else None  # type: ignore[call-overload]  # it is one
         if found is None:
-            key = self.known(name, call)
-            if not key.rows:
-                raise StoreRefusedError(f"slot {self._slot}: {call} of rows of key {name!r}: it is no table")
-            layout = row_layout(key, self._description.slice_bytes, len(self._description.shards))
-            found = self._tables[name] = TableKey(key, self.key_indices[name], layout)
+            try:
+                found = self.key_indices.get(user_key(store_name(key)))
+            except ValueError as error:
+                raise StoreRefusedError(f"slot {self.slot}: {call}: {error}") from None
+        if found is None:
+            raise StoreRefusedError(f"{self.where(call, key)}: the store has no such key; {self._what_there_is(key)}")
         return found
 
-    def one(self, name: str, call: str) -> KeySet:
-        """A key that is no table, as a set of one. Raises StoreRefusedError."""
-        return self.many((name,), call)
+    def known(self, key: object, call: str) -> KeyDescription:
+        """A key of any kind."""
+        return self._description.keys[self.index_of(key, call)]
 
-    def many(self, names: Sequence[str], call: str) -> KeySet:
-        """Keys that are distinct and no tables. Raises StoreRefusedError."""
-        if isinstance(names, str):
-            raise StoreRefusedError(f"slot {self._slot}: {call} of keys: {names!r} is one name, not several")
-        wanted = tuple(names)
-        found = self._sets.get(wanted)
-        if found is None:
-            keys = [self.known(name, call) for name in wanted]
-            for key in keys:
-                if key.rows:
-                    where = f"slot {self._slot}: {call} of key {key.key!r}"
-                    raise StoreRefusedError(f"{where}: it is a table, which goes by rows")
-            if len({*wanted}) < len(wanted):
-                twice = next(name for number, name in enumerate(wanted) if name in wanted[:number])
-                raise StoreRefusedError(f"slot {self._slot}: {call} of {len(wanted)} keys: {twice!r} is there twice")
-            found = KeySet(keys, [self.key_indices[name] for name in wanted], self._slot)
-            self._sets.keep(wanted, found, len(wanted))
+    def find(self, key: object, call: str, *, rows: bool | None, pushes: bool = False) -> KeyDescription:
+        """A table where `rows`, else a key that is none; with None any key. One that the slot contributes to where it
+        `pushes`."""
+        found = self.known(key, call)
+        if found.rows and rows is False:
+            detail = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
+            raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {detail}")
+        if rows and not found.rows:
+            raise StoreRefusedError(f"{self.where(call, key)}: it is no table: call {call.removesuffix('_rows')}")
+        if pushes and self.slot not in found.slots:
+            raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
         return found
+
+    def table(self, key: UserKey, call: str) -> TableKey:
+        """A key that goes by rows."""
+        found = self._tables.get(key)
+        if found is None:
+            described, description = self.find(key, call, rows=True), self._description
+            layout = row_layout(described, description.slice_bytes, len(description.shards))
+            found = self._tables[key] = TableKey(described, self.key_indices[key], layout)
+        return found
+
+    def key_set(self, key: object, call: str, *, pushes: bool = False) -> KeySet:
+        """One key, or several that are distinct. None is a table, and the slot contributes to all where it `pushes`."""
+        hashed: object = key
+        if type(key) is not str and type(key) is not int:
+            is_plain = (type(key) is list or type(key) is tuple) and _PLAIN.issuperset(map(type, key))
+            hashed = tuple(key) if is_plain else None  # type: ignore[arg-type]  # it is a list, or a tuple
+        found = None if hashed is None else self._sets.get(hashed)
+        if found is None:
+            single, given, keys, _ = self.listed(call, key)
+            indices = [self.index_of(one, call) for one in given]
+            found = KeySet(keys, indices, self.slot, given=given, single=single)
+            if hashed is not None:
+                self._keep(hashed, found)
+        if pushes and found.not_pushed:
+            self.listed(call, key, pushes=True)
+        return found
+
+    def _keep(self, hashed: object, found: KeySet) -> None:
+        """All are forgotten when they have too many keys together."""
+        self._count += len(found.keys)
+        if self._count > KEYS_KEPT + 4 * len(self.key_indices):
+            self._sets.clear()
+            self._count = len(found.keys)
+        self._sets[hashed] = found
+
+    def listed(
+        self, call: str, key: object, *values: Any, rows: bool | None = False, pushes: bool = False
+    ) -> tuple[bool, list[Any], list[KeyDescription], list[list[Any]]]:
+        """Whether one key was given; the keys as they were given and as `find` finds them, and for each of `values` one
+        value a key: None stands for nothing for all.
+
+        Raises StoreRefusedError where there are more or fewer values than keys, or a key is named twice.
+        """
+        if isinstance(key, str | int | np.integer):
+            return True, [key], [self.find(key, call, rows=rows, pushes=pushes)], [[value] for value in values]
+        where = self.call(call)
+        if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
+            raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
+        keys = list(key)
+        specs = [self.find(one, call, rows=rows, pushes=pushes) for one in keys]
+        if len({spec.key for spec in specs}) < len(specs):
+            names = [spec.key for spec in specs]
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise StoreRefusedError(f"{where}: key {user_key(twice)!r} is named twice")
+        return False, keys, specs, [self._each(call, len(keys), value) for value in values]
+
+    def each(self, call: str, keys: KeySet, value: Any) -> list[Any]:
+        """A call's value for each of its keys, as by `listed`."""
+        return [value] if keys.single else self._each(call, len(keys.names), value)
+
+    def _each(self, call: str, count: int, value: Any) -> list[Any]:
+        if value is not None and (not isinstance(value, list | tuple) or len(value) != count):
+            detail = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
+            raise StoreRefusedError(f"{self.call(call)}: {count} keys take a list of as many values, not {detail}")
+        return [None] * count if value is None else list(value)
 
     def state_of(self, key: KeyDescription) -> tuple[str, ...]:
-        """The names of the arrays that its rule keeps; none where no rule updates it."""
+        """What the rule keeps beside a key, by name, in the order of the store; nothing where no rule updates it."""
         return tuple(rule_of(self._description, key).state) if key.update is Update.RULE else ()
+
+    def check_sync(self, call: str) -> None:
+        """Raises StoreRefusedError where versions are each slot's own."""
+        mode = self._description.mode
+        if mode is not Mode.SYNC:
+            raise StoreRefusedError(f"{self.call(call)}: in mode {mode.value} each slot has versions of its own")
+
+    def _what_there_is(self, key: object) -> str:
+        names = self.keys
+        twin = str(key) if isinstance(key, int) else int(key) if isinstance(key, str) and key.isdecimal() else None
+        if twin in names:
+            return f"there is {twin!r}, which is another"
+        return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"

@@ -1,10 +1,10 @@
 """`KVStore`, the store for plain Python programs: keys by name, steps that are counted, users' arrays.
 
 A call looks its keys up, checks and copies the user's arrays, takes the key's next step, and hands the result to a
-`Store`, the networked or the local one. Keys that were looked up are remembered, so that a call that was made before
-checks its arrays alone. A push that fails is remembered, and the next push of the key raises.
+`StoreCalls`, the networked or the local one. Keys that were looked up are remembered, so that a call that was made
+before checks its arrays alone. A push that fails is remembered, and the next push of the key raises.
 
-Read `kvstore` (the public class: how it is made, steps, barriers, hyper-parameters), `calls` (its calls on values and
-on rows, which it inherits), `key_registry` (keys by name), `steps` (which steps were begun, failed pushes, barriers)
-and `arrays` (NumPy, PyTorch, CuPy).
+Read `kvstore` (the public class, with its calls on values), `calls` (those on rows, which it inherits), `steps` (which
+steps were begun, failed pushes, barriers), `key_registry` (keys by their users' names, and hyper-parameters) and
+`arrays` (NumPy, PyTorch, CuPy).
 """

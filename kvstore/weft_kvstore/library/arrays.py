@@ -16,6 +16,7 @@ from weft_kernels.cuda.module import import_cupy
 from weft_kernels.element_types import computed_in
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.form import user_key
+from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StoreRefusedError
 from weft_kvstore.futures import finished, joined, on_end, then
 
@@ -83,6 +84,9 @@ def _not_such(value: object, array: Array, dtype: np.dtype[Any]) -> str:
 
 def checked(value: object, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> Any:
     """`as_array` of that dtype and shape, C-contiguous on the host. Raises StoreRefusedError."""
+    # A fast check first: a step has hundreds of keys, and its caller waits.
+    if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and value.flags.c_contiguous:
+        return value
     array = as_array(value, dtype, where)
     found = form_of(array)
     if found != (dtype, shape):
@@ -123,6 +127,22 @@ def is_several(value: object, shape: tuple[int, ...]) -> bool:
     return all(hasattr(one, "shape") and hasattr(one, "dtype") and len(one.shape) == len(shape) for one in value) and (
         bool(shape) or not any(isinstance(one, np.generic) for one in value)
     )
+
+
+def user_dtype(key: KeyDescription) -> np.dtype[Any]:
+    """Of users' arrays of a key."""
+    return np.dtype(key.half or key.dtype)
+
+
+def as_kept(keys: Sequence[KeyDescription], arrays: Sequence[Array]) -> list[Array]:
+    """Users' arrays as the shards keep the keys."""
+    return [array.astype(key.dtype, copy=False) for key, array in zip(keys, arrays, strict=True)]
+
+
+def as_given(keys: Sequence[KeyDescription], values: Sequence[Array]) -> list[Array]:
+    """Values in the types that users have."""
+    with np.errstate(over="ignore"):
+        return [value.astype(user_dtype(key), copy=False) for key, value in zip(keys, values, strict=True)]
 
 
 def sum_of(arrays: Sequence[Array], dtype: np.dtype[Any]) -> Array:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import cycle
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, overload
 from weakref import WeakSet
 
 import msgspec
@@ -18,22 +20,38 @@ import numpy as np
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.description.records import KeyDescription, StoreDescription, is_given
 from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
-from weft_kvstore.futures import joined
-from weft_kvstore.library.arrays import ArrayTraffic
+from weft_kvstore.futures import finished, joined
+from weft_kvstore.library.arrays import (
+    ArrayTraffic,
+    Outs,
+    as_given,
+    as_kept,
+    checked,
+    checked_outs,
+    is_on_device,
+    is_several,
+    sum_of,
+    user_dtype,
+)
 from weft_kvstore.library.calls import RowCalls
-from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.steps import Barriers, SlotSteps, await_shards, check_number
+from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
+from weft_kvstore.library.steps import Barriers, SlotSteps, await_shards, check_number, checked_priority, is_whole
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import ClientStatistics
+from weft_kvstore.store import ClientStatistics, Pulled
+from weft_kvstore.wire.messages import MAX_RUNS
+
+MASTER: Final = "weft.master"
+"""In a key's state: the float32 value of a key whose users have 16 bits."""
 
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
 """A description, or the path of the file that has it."""
@@ -178,16 +196,308 @@ class KVStore(RowCalls):
         """The number of steps of this key that this slot has begun, which is the version that its pulls ask for."""
         return self._steps.of(self._registry.known(key, "steps").key)
 
+    # --- Calls on whole values. Each raises StoreRefusedError for arguments that do not fit; then nothing was begun.
+
+    def init(self, key: UserKey | UserKeys, value: Any = None, *, by: int | None = 0) -> Future[None]:
+        """Sets the initial value of keys whose initializer is "given"; of a table, all rows.
+
+        All slots may call it, so that each can run the same program: the value of slot `by` is used. With `by=None`
+        only this slot calls it. Pulls and the first update wait for the value. Later calls change nothing in async
+        mode, or if the process connected at a later `step`; in sync mode they are rejected once a step was applied.
+        """
+        where, call = self._registry.where, "init"
+        _, given, keys, (values,) = self._registry.listed(call, key, value, rows=None)
+        for one, spec in zip(given, keys, strict=True):
+            if not is_given(spec):
+                made = f"the shards make its first value ({spec.initializer.op_type})"
+                detail = f'{made}; one can be given where the description says initializer = "given"'
+                raise StoreRefusedError(f"{where(call, one)}: {detail}")
+        if by is not None and (not is_whole(by) or not 0 <= by < self.slots):
+            raise StoreRefusedError(f"{self._registry.call(call)}: by: slot {by!r} of {self.slots}")
+        if by not in {None, self.slot} or self._steps.start:  # Who takes over finds what was given.
+            return finished(None)
+        for one, spec, first in zip(given, keys, values, strict=True):
+            if first is None or self._steps.has_begun(spec.key):
+                detail = "slot {} has to give a value" if first is None else "slot {} has begun its steps: see set"
+                raise StoreRefusedError(f"{where(call, one)}: {detail.format(self.slot)}")
+        arrays = _wholes(keys, values, [f"{where(call, one)}: value" for one in given])
+
+        def give(_: list[int], hosts: list[Array]) -> Future[None]:
+            begun = [
+                self._store.set_rows(spec.key, 0, np.arange(len(first)), first)
+                if spec.rows
+                else self._store.set(spec.key, 0, first)
+                for spec, first in zip(keys, as_kept(keys, hosts), strict=True)
+            ]
+            return joined(begun, _nothing)
+
+        return self._steps.set(call, [spec.key for spec in keys], 0, arrays, give)
+
+    def push(
+        self, key: UserKey | UserKeys, gradient: Any, *, step: int | None = None, priority: int = 0
+    ) -> Future[None]:
+        """Adds this slot's gradient to the key's next step, or to `step`. Pushing a step twice counts once.
+
+        A higher `priority` is sent first; equal ones follow the keys' priorities in the description. The future ends
+        when the shards have the gradient, which may be before they apply it.
+        """
+        call = "push"
+        if priority:
+            priority = checked_priority(priority, self._registry.call(call))
+        return self._push(call, self._registry.key_set(key, call, pushes=True), gradient, step, priority)
+
+    def _push(self, call: str, keys: KeySet, gradient: Any, step: int | None, priority: int) -> Future[None]:
+        """Gradients that are not yet what the store takes are checked, brought to the host, and added up."""
+        arrays = None if keys.has_half else keys.fitting(gradient)
+        groups: list[list[Any]] | None = None
+        if arrays is None:
+            groups = self._gradients(call, keys, gradient)
+            arrays = [one for some in groups for one in some]
+
+        def send(steps: list[int], hosts: list[Array]) -> Future[None]:
+            sums = hosts if groups is None else _sums(keys.keys, groups, hosts)
+            first = steps[0] if steps else 0
+            if steps.count(first) == len(steps):
+                return self._store.push(keys, first, sums, priority=priority)
+
+            def begin(some: KeySet, step: int, which: list[int]) -> Future[None]:
+                return self._store.push(some, step, [sums[one] for one in which], priority=priority)
+
+            return joined([self._at_each(call, keys, steps, begin)], _nothing)
+
+        return self._steps.push(call, keys.names, step, arrays, send)
+
+    @overload
+    def pull(
+        self, key: UserKey, *, version: int | None = ..., settled: bool = ..., out: Any = ..., priority: int = ...
+    ) -> Future[Array]: ...
+    @overload
+    def pull(
+        self, key: UserKeys, *, version: int | None = ..., settled: bool = ..., out: Any = ..., priority: int = ...
+    ) -> Future[list[Array]]: ...
+    def pull(
+        self,
+        key: UserKey | UserKeys,
+        *,
+        version: int | None = None,
+        settled: bool = False,
+        out: Any = None,
+        priority: int = 0,
+    ) -> Future[Any]:
+        """The key's value, including all that this slot has pushed, or at `version`.
+
+        The result is a new array, or `out`, which may be on a GPU or a PyTorch parameter. In async mode `settled` waits
+        for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
+        """
+        call = "pull"
+        if priority:
+            priority = checked_priority(priority, self._registry.call(call))
+        return self._pull(call, self._registry.key_set(key, call), out, version, settled=settled, priority=priority)
+
+    def _pull(
+        self, call: str, keys: KeySet, out: Any, version: int | None, *, settled: bool, priority: int
+    ) -> Future[Any]:
+        """The store itself writes arrays of `out` where it can write all of them; else they are written from what was
+        pulled."""
+        asked, outs = keys, None if out is None else keys.fitting(out, writable=True)
+        groups: Outs | None = None
+        if keys.has_half or (out is not None and outs is None):
+            groups, asked = self._outs(call, keys, out), self._registry.key_set([*keys.given], call)
+            outs = None if keys.has_half else asked.fitting([group[0][1] for group in groups if group], writable=True)
+
+        def send(versions: list[int], _: list[Array]) -> Future[Any]:
+            first = versions[0] if versions else 0
+            unchecked = version is None and not self._steps.unchecked.isdisjoint(asked.names)
+            if not unchecked and versions.count(first) == len(versions):
+                return self._store.pull(asked, first, settled=settled, out=outs, priority=priority)
+
+            def begin(some: KeySet, at: int, which: list[int]) -> Future[list[Array]]:
+                own = None if outs is None else [outs[one] for one in which]
+                pulled = self._store.pull_versions(some, at, settled=settled, out=own, priority=priority)
+
+                def values(found: list[Pulled]) -> list[Array]:
+                    if unchecked:
+                        self._steps.check_steps(some.names, found[0].highest)
+                    return found[0].values
+
+                return joined([pulled], values)
+
+            found = self._at_each(call, asked, versions, begin)
+            return joined([found], lambda values: values[0][0] if asked.single else values[0])
+
+        pulled = self._steps.pull(call, asked.names, version, [], send)
+        if groups is None:
+            return pulled
+        found = joined([pulled], lambda values: as_given(keys.keys, values[0]))
+        return self._traffic.deliver(self._registry.call(call), keys.names, found, groups, single=keys.single)
+
+    @overload
+    def pushpull(
+        self, key: UserKey, gradient: Any, *, step: int | None = ..., out: Any = ..., priority: int = ...
+    ) -> Future[Array]: ...
+    @overload
+    def pushpull(
+        self, key: UserKeys, gradient: Any, *, step: int | None = ..., out: Any = ..., priority: int = ...
+    ) -> Future[list[Array]]: ...
+    def pushpull(
+        self, key: UserKey | UserKeys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
+    ) -> Future[Any]:
+        """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
+        call = "pushpull"
+        if priority:
+            priority = checked_priority(priority, self._registry.call(call))
+        keys = self._registry.key_set(key, call, pushes=True)
+        arrays = None if keys.has_half or len(keys.names) > MAX_RUNS else keys.fitting(gradient)
+        outs = None if out is None else keys.fitting(out, writable=True)
+        if arrays and (out is None or outs is not None):
+
+            def send(steps: list[int], hosts: list[Array]) -> Future[Any]:
+                return self._store.pushpull(keys, steps[0], hosts, out=outs, priority=priority)
+
+            begun = self._steps.push(call, keys.names, step, arrays, send, pulls=True)
+            if begun is not None:
+                return begun
+        self._outs(call, keys, out)  # What `pull` would refuse, before something is begun that belongs to it.
+        pushed = self._push(call, keys, gradient, step, priority)
+        version = None if step is None else step + 1
+        return joined([self._pull(call, keys, out, version, settled=False, priority=priority), pushed], itemgetter(0))
+
+    def pull_state(self, key: UserKey | UserKeys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
+        """The optimizer's state of a key, such as momentum, by name; each of the key's shape."""
+        call = "pull_state"
+        keys = self._registry.key_set(key, call)
+
+        def send(versions: list[int], _: list[Array]) -> Future[Any]:
+            pulled = [self._state(one, at, settled=settled) for one, at in zip(keys.keys, versions, strict=True)]
+            return joined(pulled, lambda found: found[0] if keys.single else found)
+
+        return self._steps.pull(call, keys.names, version, [], send)
+
+    def set(self, key: UserKey | UserKeys, value: Any, *, version: int) -> Future[None]:
+        """Sets the key's value at a version that has not passed; immediately in async mode."""
+        call = "set"
+        keys = self._registry.key_set(key, call)
+        wheres = [f"{self._registry.where(call, one)}: value" for one in keys.given]
+        arrays = _wholes(keys.keys, self._registry.each(call, keys, value), wheres)
+
+        def give(_: list[int], hosts: list[Array]) -> Future[None]:
+            return self._store.set(keys, int(version), as_kept(keys.keys, hosts))
+
+        return self._steps.set(call, keys.names, version, arrays, give)
+
+    def restore(self, key: UserKey | UserKeys, value: Any, state: Any = None, *, step: int) -> Future[None]:
+        """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
+        None.
+
+        Training continues with the same bits. Call it from one slot, on new shards, before any push; every slot
+        connects with this `step` and pulls before it pushes. Tables have `restore_rows`. Not with `commit`.
+        """
+        call = "restore"
+        keys = self._registry.key_set(key, call)
+        values, states = (self._registry.each(call, keys, one) for one in (value, state))
+        check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
+        arrays: list[Any] = []
+        sent: list[tuple[KeyDescription, int]] = []
+        for one, spec, first, named in zip(keys.given, keys.keys, values, states, strict=True):
+            where, given, dtype = self._registry.where(call, one), dict(named or {}), np.dtype(spec.dtype)
+            master = given.pop(MASTER, None) if spec.half is not None else None
+            for number, name in enumerate(self._registry.state_names(spec, given, where, required=bool(named)), 1):
+                arrays.append(checked(given[name], dtype, tuple(spec.shape), f"{where}: state {name!r}"))
+                sent.append((spec, number))
+            whole = (first, user_dtype(spec)) if master is None else (master, dtype)
+            arrays.append(checked(*whole, tuple(spec.shape), f"{where}: value"))
+            sent.append((spec, 0))
+
+        def give(versions: list[int], hosts: list[Array]) -> Future[None]:
+            """The rule's state first: with the value steps may begin, and what is of one key arrives in order."""
+            kept = zip(sent, cycle(versions), as_kept([spec for spec, _ in sent], hosts), strict=False)
+            begun = [self._store.restore(spec.key, version, host, number) for (spec, number), version, host in kept]
+            return joined(begun, _nothing)
+
+        return self._steps.set(call, keys.names, step, arrays, give)
+
+    def read_consistent(self, key: UserKeys) -> Future[tuple[int, list[Array]]]:
+        """(version, values): the values of several keys at one version, the newest available. Sync mode only."""
+        call = "read_consistent"
+        self._registry.check_sync(call)
+        keys = self._registry.key_set(key, call)
+        several = self._registry.key_set([*keys.given], call)
+        where = self._registry.call(call)
+        read = self._traffic.bring(where, keys.names, [], lambda _: self._store.read_consistent(several))
+        return joined([read], lambda found: (found[0][0], as_given(keys.keys, found[0][1])))
+
+    def _at_each(
+        self,
+        call: str,
+        keys: KeySet,
+        numbers: Sequence[int],
+        begin: Callable[[KeySet, int, list[int]], Future[Any]],
+    ) -> Future[list[Any]]:
+        """Begins a call for the keys that are at one step, or version, together: `begin(keys, number, which)`. Ends
+        with what they end with, in the order of the keys."""
+        groups: dict[int, list[int]] = {}
+        for which, number in enumerate(numbers):
+            groups.setdefault(number, []).append(which)
+        begun = [
+            begin(self._registry.key_set([keys.given[which] for which in some], call), number, some)
+            for number, some in groups.items()
+        ]
+
+        def ordered(found: list[Any]) -> list[Any]:
+            placed: dict[int, Any] = {}
+            for some, values in zip(groups.values(), found, strict=True):
+                placed.update(zip(some, values or (), strict=False))
+            return [placed[which] for which in sorted(placed)]
+
+        return joined(begun, ordered)
+
+    def _state(self, key: KeyDescription, version: int, *, settled: bool) -> Future[Any]:
+        """The rule's state; of a key of 16 bits with what its shard has in float32."""
+        state = self._store.pull_state(key.key, version, settled=settled)
+        if key.half is None:
+            return state
+        kept: Future[Any] = self._store.pull(key.key, version, settled=settled, as_kept=True)
+        return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
+
+    def _outs(self, call: str, keys: KeySet, out: Any) -> Outs:
+        """The arrays that each key's value goes to: one, or several, as devices have them."""
+        outs = self._registry.each(call, keys, out)
+        groups = [one if isinstance(one, list | tuple) and one else [one] for one in outs]
+        forms = [(user_dtype(key), tuple(key.shape)) for key in keys.keys]
+        return checked_outs(groups, forms, lambda number: self._registry.where(call, keys.given[number]))
+
+    def _gradients(self, call: str, keys: KeySet, gradient: Any) -> list[list[Any]]:
+        """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
+        found = []
+        for one, key, value in zip(keys.given, keys.keys, self._registry.each(call, keys, gradient), strict=True):
+            where, shape = f"{self._registry.where(call, one)}: gradient", tuple(key.shape)
+            if not is_several(value, shape):
+                found.append(_wholes([key], [value], [where]))
+                continue
+            parts = [checked(part, user_dtype(key), shape, f"{where} {at}") for at, part in enumerate(value)]
+            found.append(parts if any(map(is_on_device, parts)) else [sum_of(parts, np.dtype(key.dtype))])
+        return found
+
+    # --- Buffers, steps, barriers
+
     def gradient_buffer(self, key: UserKey) -> Array:
         """An array for a key's gradients, the same one at each call. Shards on this host read it without a copy.
 
         Do not write to it before the push's future ends, which is when every slot has pushed the step and the shard has
         read it. If one thread has several slots, push from all of them before waiting."""
-        return self._store.gradient_buffer(self._registry.buffered(key, "gradient_buffer"))
+        return self._store.gradient_buffer(self._buffered(key, "gradient_buffer"))
 
     def value_buffer(self, key: UserKey) -> Array:
         """An array for a key's value, the same one at each call, to pass as `out` of a pull."""
-        return self._store.value_buffer(self._registry.buffered(key, "value_buffer"))
+        return self._store.value_buffer(self._buffered(key, "value_buffer"))
+
+    def _buffered(self, key: UserKey, call: str) -> str:
+        """The store's name of a key that may have an array of the store's own."""
+        found = self._registry.find(key, call, rows=False)
+        if found.half is not None:
+            detail = f"its shard has float32, and what travels is {found.half}: push and pull arrays of your own"
+            raise StoreRefusedError(f"{self._registry.where(call, key)}: {detail}")
+        return found.key
 
     def end_step(self, step: int | None = None) -> Future[StepOutcome | None]:
         """Tells the shards that this slot has pushed all it has for the steps up to `step`, the last begun by default.
@@ -231,6 +541,26 @@ class KVStore(RowCalls):
         self.close()
 
 
+def _nothing(_: object) -> None:
+    pass
+
+
+def _wholes(keys: Sequence[KeyDescription], values: Sequence[Any], wheres: Sequence[str]) -> list[Any]:
+    """A call's arrays, one a key, as its user has them. Raises StoreRefusedError, which begins with its `where`."""
+    given = zip(keys, values, wheres, strict=True)
+    return [checked(value, user_dtype(key), tuple(key.shape), where) for key, value, where in given]
+
+
+def _sums(keys: Sequence[KeyDescription], groups: Sequence[Sequence[Any]], hosts: Sequence[Array]) -> list[Array]:
+    """Of each key the sum of its arrays, which are on the host by now, as its shards have it."""
+    brought = iter(hosts)
+    parts = [[next(brought) for _ in group] for group in groups]
+    added = [
+        some[0] if len(some) == 1 else sum_of(some, np.dtype(key.dtype)) for key, some in zip(keys, parts, strict=True)
+    ]
+    return as_kept(keys, added)
+
+
 _stores: WeakSet[KVStore] = WeakSet()
 
 
@@ -249,7 +579,7 @@ class _Elsewhere:
 def _leave_behind() -> None:
     for store in _stores:
         elsewhere: Any = _Elsewhere(store._process)
-        store._registry = store._steps = store._pushed = store._pulled = elsewhere
+        store._registry = store._steps = elsewhere
 
 
 os.register_at_fork(after_in_child=_leave_behind)

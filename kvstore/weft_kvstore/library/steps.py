@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count, repeat
@@ -31,17 +31,27 @@ from weft_kvstore.errors import (
 from weft_kvstore.futures import StoreFuture, driver_of, error_of, fail, finished, hand_on, joined, on_end, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.settings import MAX_STEP
+from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
-# --- What became of a slot's pushes, key by key: which are under way, and which have to be pushed again ---------------
+# --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
 
 
 MOST_SILENT: Final = 64
 """Failed steps of a key that are remembered if the shards were silent; a caller that pushes on after so many failures
 does not check its futures."""
 
+MOST_ENDED: Final = 1024
+"""Steps that one call may end: more is a number that cannot be meant."""
+
 _log = logging.getLogger("weft.store")
+
+R = TypeVar("R")
+
+Send = Callable[[list[int], list[Array]], Future[R]]
+"""send(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
+
+_ON_HOST: Final = frozenset({np.ndarray})
 
 
 class FailedPush(NamedTuple):
@@ -56,242 +66,81 @@ class FailedPush(NamedTuple):
         return not isinstance(self.error, StoreTimeoutError | StoreLostError)
 
 
-class PushLog:
-    """The steps of each key whose push failed, until they are pushed again, and the pulls that fail with a push that is
-    under way.
-
-    A failure is recorded before the push's future ends, so a caller that has seen a future fail finds it here. A call's
-    time does not depend on how many pushes and pulls are in flight.
-    """
-
-    def __init__(self, counts: dict[str, int] | None = None) -> None:
-        """`counts` has by key how many steps have begun."""
-        self._counts = {} if counts is None else counts
-        self.skipped: dict[str, tuple[int, int]] = {}
-        """By key, where a push under way has skipped steps: its step, and the count before it."""
-        self.has_failed = False
-        """Whether any step has failed and was not pushed again."""
-        self._under_way: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
-        """The keys and steps of each push that has not ended."""
-        self._again: dict[tuple[str, int], StoreFuture[Any]] = {}
-        """By key and step: the last push under way of a step that may have been pushed before."""
-        self._pulls: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
-        """The keys and versions of each pull that has not ended."""
-        self._failed: dict[str, dict[int, FailedPush]] = {}
-        self._lock = threading.RLock()
-        """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
-
-    def begin(self, names: Sequence[str], steps: Sequence[int], counts_before: Sequence[int]) -> None:
-        """Before these steps are counted: which of them skip others. If such a push is refused before an earlier step
-        is pushed, its step was a slip of the caller: neither that nor a later one has begun."""
-        with self._lock:
-            for name, step, before in zip(names, steps, counts_before, strict=True):
-                if name in self.skipped and step <= self.skipped[name][0]:
-                    del self.skipped[name]
-                if step > before:
-                    self.skipped.setdefault(name, (step, before))
-
-    def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any], *, again: bool = False) -> None:
-        """Records a push that has begun. `again`: some of its steps may have been pushed before."""
-        push = pushed if isinstance(pushed, StoreFuture) else joined([pushed], itemgetter(0))
-        self._under_way[push] = names, steps
-        if again or self.has_failed:
-            with self._lock:
-                self._again.update(dict.fromkeys(zip(names, steps, strict=True), push))
-                for name, step in zip(names, steps, strict=True):
-                    failed = self._failed.get(name, {})
-                    failed.pop(step, None)
-                    if not failed:
-                        self._failed.pop(name, None)
-                self.has_failed = bool(self._failed)
-        push.hook_failure(partial(self._fail, names, steps, push))
-        push.hook(self._ended)
-
-    def is_under_way(self) -> bool:
-        """Whether any push has not ended."""
-        return bool(self._under_way)
-
-    def guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
-        """Makes `pulled` fail with any push in flight that one of these versions needs. A push that fails while this is
-        called is in `failed`."""
-        if self._under_way:
-            self._pulls[pulled] = names, versions
-            on_end(pulled, self._pulls.__delitem__)
-
-    def failed(self, name: str, version: int, *, refused: bool = False) -> FailedPush | None:
-        """The earliest failed step that this version needs; `refused`: of those that the shards certainly lack."""
-        if name not in self._failed:
-            return None
-        with self._lock:
-            found = [one for one in self._failed[name].values() if one.step < version and one.is_refused >= refused]
-            return min(found, default=None, key=lambda one: one.step)
-
-    def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: StoreFuture[Any], error: BaseException) -> None:
-        """A push has failed: the pulls that wait for it fail too."""
-        if isinstance(error, PushedTwiceError):
-            return  # They wait for the first one.
-        lost: dict[str, int] = {}
-        is_recorded = False
-        with self._lock:
-            for name, step in zip(names, steps, strict=True):
-                if pushed.arrived or self._again.get((name, step), pushed) is not pushed:
-                    continue  # Only another part of the call has failed, or the step was pushed again.
-                lost[name] = step
-                if isinstance(error, StoreClosedError):
-                    continue  # Nobody can push it again.
-                is_refused = isinstance(error, StoreRefusedError)
-                if self.skipped.get(name, (None, 0))[0] == step:
-                    _, before = self.skipped.pop(name)
-                    if is_refused:
-                        self._counts[name] = before
-                if is_refused and step >= self._counts.get(name, MAX_STEP):
-                    continue  # It has not begun.
-                one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
-                self.has_failed = is_recorded = True
-                if one.is_refused or len(failed) < MOST_SILENT:
-                    failed[step] = one
-            ends = [
-                pulled
-                for pulled, (wanted, versions) in list(self._pulls.items())
-                if any(lost.get(name, version) < version for name, version in zip(wanted, versions, strict=True))
-            ]
-        if is_recorded and FailedPush(0, error).is_refused:
-            _log.warning("it has to be pushed again: %s", error)
-        for pulled in ends:
-            fail(pulled, error)  # It may have failed: pushes of several of its keys may fail at once.
-
-    def _ended(self, pushed: Future[Any]) -> None:
-        """A push has ended, so that no step waits to fail with it: nothing that ended is kept, nor its values."""
-        names, steps = self._under_way.pop(pushed)
-        if self.skipped and error_of(pushed) is None:
-            with self._lock:
-                for name, step in zip(names, steps, strict=True):
-                    if self.skipped.get(name, (None, 0))[0] == step:
-                        del self.skipped[name]
-        if self._again:
-            with self._lock:
-                for key in zip(names, steps, strict=True):
-                    if self._again.get(key) is pushed:
-                        del self._again[key]
-
-
-# --- The steps that a slot has begun, by key, so that its user need not number them -----------------------------------
-
-
-MOST_ENDED: Final = 1024
-"""Steps that one call may end: more is a number that cannot be meant."""
-
-
-class StepCounts:
-    """For each key that the slot pushes, how many steps of it have begun. `_ended` steps were ended as a whole.
-
-    Counting starts at `start`: a process that takes over a slot continues where the former one was.
-    """
-
-    __slots__ = ("_ended", "_start", "counts")
-
-    def __init__(self, names: Iterable[str], start: int = 0) -> None:
-        if start < 0:
-            raise ValueError(f"step: at least 0, not {start}")
-        self._start = start
-        self.counts = dict.fromkeys(names, start)
-        """By key."""
-        self._ended = start
-
-    @property
-    def start(self) -> int:
-        """The step at which counting began."""
-        return self._start
-
-    def __getitem__(self, name: str) -> int:
-        """Steps begun of a key, which is the version after them. 0 for a key that the slot does not push."""
-        return self.counts.get(name, 0)
-
-    def has_begun(self, name: str) -> bool:
-        """Whether a step of the key was begun here."""
-        return self[name] > (self._start if name in self.counts else 0)
-
-    def restore(self, names: Sequence[str], taken: Sequence[int], counts_before: Sequence[int]) -> None:
-        """Sets the counts back to `counts_before`, after steps that were counted could not begin; a key of which a
-        later step has begun keeps its count."""
-        for name, step, before in zip(names, taken, counts_before, strict=True):
-            if self.counts[name] == step + 1 and before <= step:
-                self.counts[name] = before
-
-    def last(self, step: int | None) -> int:
-        """The last step that `end` would end."""
-        return max(max(self.counts.values(), default=0) - 1, self._ended) if step is None else step
-
-    def end(self, step: int | None) -> list[tuple[int, list[str]]]:
-        """Ends all steps up to `step`: the steps that were not ended before, each with the keys not pushed in it.
-
-        Without a number it is the last step that was begun, or where none was begun the next one. Raises ValueError.
-        """
-        last = self.last(step)
-        if not self._ended <= last < self._ended + MOST_ENDED:
-            raise ValueError(f"step {last}: the next to end is step {self._ended}")
-        found = []
-        for one in range(self._ended, last + 1):
-            nothing = [name for name, begun in self.counts.items() if begun <= one]
-            self.counts.update(dict.fromkeys(nothing, one + 1))
-            found.append((one, nothing))
-        self._ended = last + 1
-        return found
-
-
-# --- Pushes and pulls with the steps that they begin or wait for, handed to the store in order ------------------------
-
-
-R = TypeVar("R")
-
-Send = Callable[[list[int], list[Array]], Future[R]]
-"""send(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
-
-
-_ON_HOST: Final = frozenset({np.ndarray})
-
-
 class SlotSteps:
-    """Counts a step and hands it to the store in one go, by one thread at a time, so that calls on one key keep their
-    order, also from several threads and with arrays that are first copied from a GPU. Ctrl-C is delivered before or
-    after that: no step is counted that was not sent, and none sent that is not counted.
+    """How many steps of each key the slot has begun, so that its user need not number them; and those whose push has
+    failed, until they are pushed again.
 
-    Calls raise StoreRefusedError for numbers that are out of range; then nothing was begun.
+    Counts a step and hands it to the store in one go, by one thread at a time, so that calls on one key keep their
+    order, also from several threads and with arrays that are first copied from a GPU. Ctrl-C is delivered before or
+    after that: no step is counted that was not sent, and none sent that is not counted. A failure is recorded before
+    the push's future ends, so a caller that has seen a future fail finds it here. A call's time does not depend on how
+    many pushes and pulls are under way.
+
+    Counting begins at `start`: a process that takes over a slot continues where the former one was. Calls raise
+    StoreRefusedError for numbers that are out of range; then nothing was begun.
     """
 
     def __init__(self, store: StoreCalls, registry: KeyRegistry, traffic: ArrayTraffic, start: int) -> None:
+        if start < 0:
+            raise ValueError(f"step: at least 0, not {start}")
         self._store = store
         self._registry = registry
         self._traffic = traffic
-        self._counts = StepCounts(registry.pushed, start)
-        self._log = PushLog(self._counts.counts)
+        self.start = start
+        self._counts = dict.fromkeys(registry.pushed, start)
+        """Of each key that the slot pushes, how many steps have begun, by the store's name."""
+        self._ended = start
+        """So many steps were ended as a whole."""
         self.unchecked = set(registry.pushed) - registry.tables
         """Dense keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
+        self._skipped: dict[str, tuple[int, int]] = {}
+        """By key, where a push under way has skipped steps: its step, and the count before it. If it is refused before
+        an earlier step is pushed, its step was a slip of the caller: neither that nor a later one has begun."""
+        self.has_failed = False
+        """Whether any step has failed and was not pushed again."""
+        self._failed: dict[str, dict[int, FailedPush]] = {}
+        self._under_way: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
+        """The keys and steps of each push that has not ended."""
+        self._again: dict[tuple[str, int], Future[Any]] = {}
+        """By key and step: the last push under way of a step that may have been pushed before."""
+        self._pulls: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
+        """The keys and versions of each pull that has not ended."""
         self._lock = threading.RLock()
-        """Held while steps are counted and handed over, which never waits. Reentrant, for calls in a signal's
-        handler."""
-
-    @property
-    def start(self) -> int:
-        """The step at which counting began."""
-        return self._counts.start
+        """Held while steps are counted and handed over, which never waits, and while a failure is noted, on the store's
+        thread. Reentrant, for calls in a signal's handler."""
 
     def of(self, name: str) -> int:
-        """Steps of a key that were begun."""
-        return self._counts[name]
+        """Steps of a key that were begun, which is the version after them. 0 for a key that the slot does not push."""
+        return self._counts.get(name, 0)
 
     def has_begun(self, name: str) -> bool:
         """Whether a step of the key was begun here."""
-        return self._counts.has_begun(name)
+        return self._counts.get(name, 0) > (self.start if name in self._counts else 0)
 
     @overload
-    def push(self, call: str, names: list[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]: ...
+    def push(
+        self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]
+    ) -> Future[R]: ...
     @overload
     def push(
-        self, call: str, names: list[str], step: int | None, arrays: list[Any], send: Send[R], *, pulls: Literal[True]
+        self,
+        call: str,
+        names: Sequence[str],
+        step: int | None,
+        arrays: list[Any],
+        send: Send[R],
+        *,
+        pulls: Literal[True],
     ) -> Future[R] | None: ...
     def push(
-        self, call: str, names: list[str], step: int | None, arrays: list[Any], send: Send[R], *, pulls: bool = False
+        self,
+        call: str,
+        names: Sequence[str],
+        step: int | None,
+        arrays: list[Any],
+        send: Send[R],
+        *,
+        pulls: bool = False,
     ) -> Future[R] | None:
         """Begins a step of each key; if it raises, it has begun none. `pulls`: one message, whose result are the values
         after the step; None, and nothing has begun, if the keys are at several steps or unchecked, a push has failed,
@@ -299,80 +148,126 @@ class SlotSteps:
         if step is not None:
             check_number(step, f"{self._registry.call(call)}: step")
         with uninterrupted(), self._lock:
-            log, counts = self._log, self._counts.counts
-            counts_before = [*map(counts.__getitem__, names)]
+            counts = self._counts
+            before = [*map(counts.__getitem__, names)]
             if pulls and (
-                log.has_failed
-                or self._traffic.under_way
-                or len({*counts_before}) > 1
-                or not self.unchecked.isdisjoint(names)
+                self.has_failed or self._traffic.under_way or len({*before}) > 1 or not self.unchecked.isdisjoint(names)
             ):
                 return None
-            if step is None and log.has_failed:
-                for name, before in zip(names, counts_before, strict=True):
-                    self._check_none_refused(call, name, before)
-            steps = counts_before if step is None else [int(step)] * len(names)
-            if step is not None or log.skipped:
-                log.begin(names, steps, counts_before)
-            for name, begun in zip(names, steps, strict=True):
-                if counts[name] <= begun:
+            steps = before if step is None else [int(step)] * len(names)
+            if step is not None:
+                self._count_given(call, names, int(step))
+            else:
+                if self.has_failed:
+                    self._check_none_refused(call, names, before)
+                for name, begun in zip(names, before, strict=True):
                     counts[name] = begun + 1
             try:
-                if self._traffic.under_way or {*map(type, arrays)} - _ON_HOST:
+                if self._traffic.under_way or not _ON_HOST.issuperset(map(type, arrays)):
                     sent = self._traffic.bring(self._registry.call(call), names, arrays, partial(send, steps))
                 else:
                     sent = send(steps, arrays)
             except BaseException:  # Nothing has left.
-                self._counts.restore(names, steps, counts_before)
+                self._uncount(names, steps, before)
                 raise
             result = sent
-            if pulls and (log.is_under_way() or log.has_failed):
+            if pulls and (self._under_way or self.has_failed):
                 result = joined([sent], itemgetter(0))
                 self._guard(names, steps, result)
-            log.add(names, steps, sent, again=step is not None)
+            push = sent if isinstance(sent, StoreFuture) else joined([sent], itemgetter(0))
+            self._under_way[push] = names, steps
+            if step is not None or self.has_failed:
+                self._push_again(names, steps, push)
+            push.hook_failure(partial(self._push_failed, names, steps, push))
+            push.hook(self._push_ended)
         return result
+
+    def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
+        """Counts a step that the caller has numbered, and notes which keys skip steps by it. Raises StoreRefusedError
+        for one that shards would refuse: they have not seen more steps than were begun here. Nothing of it is encoded
+        then."""
+        for name in names:
+            begun = self._counts[name]
+            if begun > self.start and step > begun + STEPS_AHEAD:
+                where = self._registry.where(call, user_key(name))
+                detail = f"step {step} is more than {STEPS_AHEAD} steps ahead of step {begun}, the next of this slot"
+                raise StoreRefusedError(f"{where}: {detail}")
+        for name in names:
+            begun = self._counts[name]
+            if name in self._skipped and step <= self._skipped[name][0]:
+                del self._skipped[name]
+            if step > begun:
+                self._skipped.setdefault(name, (step, begun))
+            self._counts[name] = max(begun, step + 1)
+
+    def _uncount(self, names: Sequence[str], steps: Sequence[int], before: Sequence[int]) -> None:
+        """Sets the counts back after steps that could not begin; a key of which a later step has begun keeps its
+        count."""
+        for name, step, former in zip(names, steps, before, strict=True):
+            if self._counts[name] == step + 1 and former <= step:
+                self._counts[name] = former
+
+    def _push_again(self, names: Sequence[str], steps: Sequence[int], push: Future[Any]) -> None:
+        """Steps that may have been pushed before, and failed."""
+        for name, step in zip(names, steps, strict=True):
+            self._again[name, step] = push
+            failed = self._failed.get(name, {})
+            failed.pop(step, None)
+            if not failed:
+                self._failed.pop(name, None)
+        self.has_failed = bool(self._failed)
 
     def pull(self, call: str, names: Sequence[str], version: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         """Pulls a version of each key, by default the one after all pushed steps."""
         if version is not None:
             check_number(version, f"{self._registry.call(call)}: version")
         with self._lock:
-            counts = self._counts.counts
+            counts = self._counts
             versions = [*map(counts.get, names, repeat(0))] if version is None else [int(version)] * len(names)
-            if self._traffic.under_way or {*map(type, arrays)} - _ON_HOST:
+            if self._traffic.under_way or not _ON_HOST.issuperset(map(type, arrays)):
                 pulled = self._traffic.bring(self._registry.call(call), names, arrays, partial(send, versions))
             else:
                 pulled = send(versions, arrays)
-            self._guard(names, versions, pulled)
+            if self._under_way or self.has_failed:
+                self._guard(names, versions, pulled)
         return pulled
 
-    def set(self, call: str, names: list[str], version: int, arrays: list[Any], send: Send[None]) -> Future[None]:
+    def set(self, call: str, names: Sequence[str], version: int, arrays: list[Any], send: Send[None]) -> Future[None]:
         """Hands over values of a version."""
         where = self._registry.call(call)
         check_number(version, f"{where}: version", may_lack=False)
         with self._lock:
-            return self._traffic.bring(where, names, arrays, lambda hosts: send([int(version)] * len(names), hosts))
+            return self._traffic.bring(where, names, arrays, partial(send, [int(version)] * len(names)))
 
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
-        """Ends all steps up to this one: each with the keys that were not pushed in it."""
+        """Ends all steps up to `step` that were not ended before: hands each over with the keys that were not pushed in
+        it. Without a number it is the last step that was begun, or where none was begun the next one."""
         where = self._registry.call("end_step")
         check_number(step, f"{where}: step")
         with uninterrupted(), self._lock:
-            for name in self._registry.pushed:
-                self._check_none_refused("end_step", name, self._counts.last(step) + 1)
-            try:
-                ended = self._counts.end(None if step is None else int(step))
-            except ValueError as error:
-                raise StoreRefusedError(f"{where}: {error}") from None
+            counts, last = self._counts, step
+            if last is None:
+                last = max(max(counts.values(), default=0) - 1, self._ended)
+            self._check_none_refused("end_step", [*counts], [last + 1] * len(counts))
+            if not self._ended <= last < self._ended + MOST_ENDED:
+                raise StoreRefusedError(f"{where}: step {last}: the next to end is step {self._ended}")
+            ended: list[tuple[int, list[str]]] = []
+            for one in range(self._ended, int(last) + 1):
+                nothing = [name for name, begun in counts.items() if begun <= one]
+                counts.update(dict.fromkeys(nothing, one + 1))
+                ended.append((one, nothing))
+            self._ended = int(last) + 1
             skipped = {name for _, nothing in ended for name in nothing}
             return self._traffic.bring(where, sorted(skipped), [], lambda _: hand_over(ended))
 
     def _guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
         """`pulled` fails where a push fails, or has failed, without which one of these versions does not come."""
-        self._log.guard(names, versions, pulled)
-        if self._log.has_failed:
+        if self._under_way:
+            self._pulls[pulled] = names, versions
+            on_end(pulled, self._pulls.__delitem__)
+        if self.has_failed:
             for name, version in zip(names, versions, strict=True):
-                failed = self._log.failed(name, version)
+                failed = self.failed(name, version)
                 if failed is not None:
                     fail(pulled, self._failure(failed))
                     return
@@ -390,12 +285,13 @@ class SlotSteps:
                 )
         self.unchecked.difference_update(names)
 
-    def _check_none_refused(self, call: str, name: str, version: int) -> None:
-        """Raises StoreRefusedError where a step of the key before `version` was refused: until it is pushed again no
-        step behind it applies, and what was pushed in it is nowhere."""
-        refused = self._log.failed(name, version, refused=True)
-        if refused is not None:
-            raise StoreRefusedError(f"{self._registry.where(call, user_key(name))}: {_again(refused)}")
+    def _check_none_refused(self, call: str, names: Sequence[str], versions: Sequence[int]) -> None:
+        """Raises StoreRefusedError where a step before a key's version was refused: until it is pushed again no step
+        behind it applies, and what was pushed in it is nowhere."""
+        for name, version in zip(names, versions, strict=True):
+            refused = self.failed(name, version, refused=True)
+            if refused is not None:
+                raise StoreRefusedError(f"{self._registry.where(call, user_key(name))}: {_again(refused)}")
 
     def _failure(self, failed: FailedPush) -> BaseException:
         """What a pull fails with that waits for the push. Where a shard has been lost for good since, it says so."""
@@ -405,6 +301,63 @@ class SlotSteps:
             since = "" if lost is None or failed.is_refused else f"; since then: {lost}"
             error = type(error)(f"{_again(failed)}{since}")
         return error
+
+    def failed(self, name: str, version: int, *, refused: bool = False) -> FailedPush | None:
+        """The earliest failed step that this version needs; `refused`: of those that the shards certainly lack."""
+        if name not in self._failed:
+            return None
+        with self._lock:
+            found = [
+                one for one in self._failed.get(name, {}).values() if one.step < version and one.is_refused >= refused
+            ]
+            return min(found, default=None, key=lambda one: one.step)
+
+    def _push_failed(
+        self, names: Sequence[str], steps: Sequence[int], pushed: StoreFuture[Any], error: BaseException
+    ) -> None:
+        """Notes the steps, and fails the pulls that wait for them."""
+        if isinstance(error, PushedTwiceError):
+            return  # They wait for the first one.
+        lost: dict[str, int] = {}
+        is_recorded = False
+        with self._lock:
+            for name, step in zip(names, steps, strict=True):
+                if pushed.arrived or self._again.get((name, step), pushed) is not pushed:
+                    continue  # Only another part of the call has failed, or the step was pushed again.
+                lost[name] = step
+                if isinstance(error, StoreClosedError):
+                    continue  # Nobody can push it again.
+                is_refused = isinstance(error, StoreRefusedError)
+                if self._skipped.get(name, (None, 0))[0] == step:
+                    _, before = self._skipped.pop(name)
+                    if is_refused:
+                        self._counts[name] = before
+                if is_refused and step >= self._counts[name]:
+                    continue  # It has not begun.
+                one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
+                self.has_failed = is_recorded = True
+                if one.is_refused or len(failed) < MOST_SILENT:
+                    failed[step] = one
+            ends = [
+                pulled
+                for pulled, (wanted, versions) in list(self._pulls.items())
+                if any(lost.get(name, version) < version for name, version in zip(wanted, versions, strict=True))
+            ]
+        if is_recorded and FailedPush(0, error).is_refused:
+            _log.warning("it has to be pushed again: %s", error)
+        for pulled in ends:
+            fail(pulled, error)  # It may have failed: pushes of several of its keys may fail at once.
+
+    def _push_ended(self, pushed: Future[Any]) -> None:
+        """No step waits any more to fail with it: nothing that ended is kept, nor its values."""
+        names, steps = self._under_way.pop(pushed)
+        if self._skipped or self._again:
+            with self._lock:
+                for key in zip(names, steps, strict=True):
+                    if error_of(pushed) is None and self._skipped.get(key[0], (None, 0))[0] == key[1]:
+                        del self._skipped[key[0]]
+                    if self._again.get(key) is pushed:
+                        del self._again[key]
 
 
 def is_whole(number: object) -> TypeGuard[int]:

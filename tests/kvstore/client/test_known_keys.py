@@ -8,29 +8,30 @@ import pytest
 
 from store_cluster import key_of, store_of, table_of
 from weft_kvstore.client import plan
-from weft_kvstore.client.plan import KnownKeys
+from weft_kvstore.client.plan import Keys
 from weft_kvstore.errors import StoreRefusedError
 
 
 @pytest.fixture
-def keys() -> KnownKeys:
-    return KnownKeys(
+def keys() -> Keys:
+    return Keys(
         store_of([key_of("a", (3,), 1), table_of("t", (8, 2), 1), key_of("b", (2, 2), 1)], slots=1, shards=2), 0
     )
 
 
-def test_a_set_has_its_keys_in_the_order_of_the_call_and_is_made_once(keys: KnownKeys) -> None:
-    found = keys.many(["b", "a"], "push")
+def test_a_set_has_its_keys_in_the_order_of_the_call_and_is_made_once(keys: Keys) -> None:
+    found = keys.key_set(["b", "a"], "push")
     assert (found.names, found.key_indices, found.shapes) == (("b", "a"), (2, 0), ((2, 2), (3,)))
-    assert keys.many(("b", "a"), "pull") is found
-    assert keys.many(["a", "b"], "pull") is not found
+    assert keys.key_set(("b", "a"), "pull") is found
+    assert keys.key_set(["a", "b"], "pull") is not found
 
 
-def test_several_keys_that_are_one_are_that_one(keys: KnownKeys) -> None:
-    assert keys.many(["a"], "push") is keys.one("a", "pull")
+def test_a_key_is_not_a_list_of_one_though_they_are_pushed_alike(keys: Keys) -> None:
+    alone, several = keys.key_set("a", "push"), keys.key_set(["a"], "push")
+    assert (alone.single, several.single, alone.names, several.names) == (True, False, ("a",), ("a",))
 
 
-def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: KnownKeys) -> None:
+def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: Keys) -> None:
     table = keys.table("t", "pull")
     assert keys.table("t", "push") is table
     assert (table.key.key, table.key_index, table.layout.width) == ("t", 1, 2)
@@ -40,29 +41,40 @@ def test_what_is_remembered_is_bounded_by_the_keys_of_all_lists(monkeypatch: pyt
     """Four times the keys of the description, and here no more."""
     monkeypatch.setattr(plan, "KEYS_KEPT", 0)
     names = [f"k{number}" for number in range(6)]
-    keys = KnownKeys(store_of([key_of(name, (1,), 1) for name in names], slots=1, shards=1), 0)
+    keys = Keys(store_of([key_of(name, (1,), 1) for name in names], slots=1, shards=1), 0)
     lists = [names[number:] + names[:number] for number in range(5)]
-    first, *_ = [keys.many(some, "push") for some in lists[:4]]
-    assert keys.many(lists[0], "push") is first
-    keys.many(lists[4], "push")
-    again = keys.many(lists[0], "push")
+    first, *_ = [keys.key_set(some, "push") for some in lists[:4]]
+    assert keys.key_set(lists[0], "push") is first
+    keys.key_set(lists[4], "push")
+    again = keys.key_set(lists[0], "push")
     assert (again is first, again.names) == (False, first.names)
 
 
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda keys: keys.known("c", "barrier"), "slot 0: barrier of key 'c': the store has no such key"),
-        (lambda keys: keys.one("c", "push"), "slot 0: push of key 'c': the store has no such key"),
-        (lambda keys: keys.one("t", "push"), "slot 0: push of key 't': it is a table, which goes by rows"),
-        (lambda keys: keys.table("a", "pull"), "slot 0: pull of rows of key 'a': it is no table"),
-        (lambda keys: keys.many("ab", "set"), "slot 0: set of keys: 'ab' is one name, not several"),
-        (lambda keys: keys.many(["a", "t"], "set"), "slot 0: set of key 't': it is a table, which goes by rows"),
-        (lambda keys: keys.many(["a", "b", "a"], "read"), "slot 0: read of 3 keys: 'a' is there twice"),
+        (
+            lambda keys: keys.known("c", "barrier"),
+            "slot 0: barrier of key 'c': the store has no such key; there are 'a', 't', 'b'",
+        ),
+        (
+            lambda keys: keys.key_set("c", "push"),
+            "slot 0: push of key 'c': the store has no such key; there are 'a', 't', 'b'",
+        ),
+        (
+            lambda keys: keys.key_set("t", "push"),
+            "slot 0: push of key 't': it is a table: say which rows, with push_rows",
+        ),
+        (lambda keys: keys.table("a", "pull_rows"), "slot 0: pull_rows of key 'a': it is no table: call pull"),
+        (
+            lambda keys: keys.key_set(["a", "t"], "set"),
+            "slot 0: set of key 't': it is a table: say which rows, with set_rows",
+        ),
+        (lambda keys: keys.key_set(["a", "b", "a"], "read"), "slot 0: read: key 'a' is named twice"),
     ],
 )
 def test_a_key_that_does_not_fit_is_refused_by_slot_call_and_name(
-    keys: KnownKeys, ask: Callable[[KnownKeys], object], told: str
+    keys: Keys, ask: Callable[[Keys], object], told: str
 ) -> None:
     for _ in range(2):  # What was refused is not remembered as found.
         with pytest.raises(StoreRefusedError) as caught:

@@ -465,8 +465,8 @@ def test_what_is_not_refused_of_a_value_is_set() -> None:
 def test_pushes_come_behind_a_pushpull_that_waits_for_a_value_to_be_set() -> None:
     simulation = Simulation(ASYNC)
     store = simulation.stores[0]
-    keys = store.key_set(["w"])
-    calls = [store.set("w", 0, 10 * ones(4)), store.pushpull(keys, 0, [ones(4)], single=True)]
+    keys = store.key_set("w")
+    calls = [store.set("w", 0, 10 * ones(4)), store.pushpull(keys, 0, [ones(4)])]
     calls += [store.push("w", step, ones(4)) for step in range(1, 4)]
     simulation.finish(ANY, *calls)
     assert [call.exception(0) for call in calls] == [None] * 5

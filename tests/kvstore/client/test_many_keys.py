@@ -154,9 +154,9 @@ def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
 REFUSED: list[tuple[Any, str]] = [
     (lambda store: store.push("k0", 0, [ones()]), "key 'k0', step 0: the gradient is a list, no NumPy array"),
     (lambda store: store.push(["k0", "nope"], 0, [ones(), ones()]), "key 'nope': the store has no such key"),
-    (lambda store: store.push(["k0", "k1", "k0"], 0, [ones()] * 3), "3 keys: 'k0' is there twice"),
-    (lambda store: store.pull(["k0", "k0"], 0), "2 keys: 'k0' is there twice"),
-    (lambda store: store.pull(["k0", "t"], 0), "key 't': it is a table, which goes by rows"),
+    (lambda store: store.push(["k0", "k1", "k0"], 0, [ones()] * 3), "key 'k0' is named twice"),
+    (lambda store: store.pull(["k0", "k0"], 0), "pull: key 'k0' is named twice"),
+    (lambda store: store.pull(["k0", "t"], 0), "pull of key 't': it is a table: say which rows"),
     (lambda store: store.push(["k0", "k1"], 0, [ones()]), r"push of 2 keys \('k0', 'k1'\), step 0: 1 arrays"),
     (lambda store: store.push(["k0"], 0, [[1.0] * 16]), "key 'k0', step 0: the gradient is a list, no NumPy"),
     (lambda store: store.push(["k0", "k1"], 3, [ones(), ones().astype(">f4")]), "key 'k1', step 3: .* is >f4"),
@@ -164,7 +164,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda store: store.push("k0", 0, np.ones(32, np.float32)[::2]), "the gradient is not C-contiguous"),
     (lambda store: store.push("k0", 0.5, ones()), "push of key 'k0': step or version 0.5 is no whole number"),
     (lambda store: store.pull(["k0"], -1), "step or version -1 is not within"),
-    (lambda store: store.push(["k0", "still"], 0, [ones(), ones()]), r"key 'still', step 0: only slots \[\]"),
+    (lambda store: store.push(["k0", "still"], 0, [ones(), ones()]), r"push of key 'still': only slots \[\]"),
     (lambda store: store.pull("k0", 0, out=np.ones(4, np.float32)), r"the array for it is float32\[4\]"),
     (lambda store: store.pull(["k0"], 0, out=[read_only()]), "key 'k0', version 0: .* is read-only"),
     (lambda store: store.set(["k0"], 1, []), "set of key 'k0', version 1: 0 arrays"),
@@ -250,7 +250,7 @@ class TestConsistentReads:
     def test_other_modes_have_no_version_of_all(self) -> None:
         description = msgspec.structs.replace(small(2), mode=Mode.ASYNC)
         cluster = BucketCluster(description, 1)
-        with pytest.raises(StoreRefusedError, match=r"read of 2 keys .* at one version: in mode async"):
+        with pytest.raises(StoreRefusedError, match=r"read_consistent of 2 keys .*: in mode async"):
             cluster.store.read_consistent(["k0", "k1"]).result(0)
         with pytest.raises(
             StoreRefusedError, match="version 1 exactly: in mode async each slot has versions of its own"
@@ -326,7 +326,7 @@ def test_pushes_of_several_calls_are_one_run_and_only_the_wrong_one_of_them_fail
     begun = len(simulation.delivered)
     last = STEPS_AHEAD + 1
     pushed = {name: one.push(name, last, gradients[name]) for name in "abc"}
-    pushpull = one.pushpull(one.key_set(["d"]), last, [gradients["d"]], single=True)
+    pushpull = one.pushpull(one.key_set("d"), last, [gradients["d"]])
     for _ in range(cuts):
         for _ in range(8):
             simulation.step(choose)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from weft_kvstore import (
     StoreTimeoutError,
     describe,
 )
-from weft_kvstore.library import calls
 
 
 def test_a_plain_program_needs_no_step_numbers(make: Make) -> None:
@@ -419,13 +417,3 @@ def test_what_was_sent_is_counted() -> None:
         statistics = store.statistics()
         assert sum(link.payload_bytes_sent for link in statistics.links) == 1200
         assert statistics.operations == 0
-
-
-def test_what_is_remembered_of_calls_is_bounded_by_the_keys_of_their_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "KEYS_KEPT", 0)
-    names = ["a", "b", "c"]
-    with KVStore.local(describe(dict.fromkeys(names, Key(shape=(1,), initializer=0.0)), rule="sgd")) as store:
-        for some in permutations(names):
-            store.push([*some], [np.ones(1, np.float32)] * 3).result(WAIT_S)
-            store.pull([*some]).result(WAIT_S)
-        assert sum(map(len, store._pushed)) == sum(map(len, store._pulled)) == 6  # Two lists since they were forgotten.

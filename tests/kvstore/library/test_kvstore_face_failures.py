@@ -14,7 +14,7 @@ from weakref import ref
 import numpy as np
 import pytest
 
-from face_stores import WAIT_S, Make, faces, ones, zero
+from face_stores import WAIT_S, Make, faces, ones, pull, push, steps_of, zero
 from same_host_children import wait_until
 from weft_kvstore import (
     ClientStatistics,
@@ -29,7 +29,7 @@ from weft_kvstore import (
 )
 from weft_kvstore.errors import StoreClosedError
 from weft_kvstore.futures import StoreFuture
-from weft_kvstore.library.steps import Barriers, PushLog
+from weft_kvstore.library.steps import Barriers
 from weft_kvstore.local.local_store import LocalStore
 
 
@@ -81,6 +81,16 @@ def test_a_compressed_step_that_is_pushed_twice_counts_once_and_asks_for_nothing
     assert store.pull("w").result(WAIT_S).tolist() == [-2.0, -2.0]
 
 
+def test_a_mistyped_step_of_a_compressed_key_is_not_encoded(make: Make) -> None:
+    compression = {"gradients": {"kind": "2bit", "threshold": 1.0}, "least_bytes": 1}
+    (store,) = make(describe({"w": zero(2)}, slots=1, rule="sgd", lr=1.0, compression=compression))
+    store.push("w", ones(2)).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="step 40 is more than 2 steps ahead"):
+        store.push("w", np.full(2, 0.5, np.float32), step=40)
+    store.push("w", ones(2)).result(WAIT_S)
+    assert store.pull("w").result(WAIT_S).tolist() == [-2.0, -2.0]
+
+
 @pytest.mark.parametrize("call", ["push", "pushpull"])
 def test_a_step_that_skips_others_and_is_refused_has_not_begun(
     make: Make, caplog: pytest.LogCaptureFixture, call: str
@@ -88,47 +98,60 @@ def test_a_step_that_skips_others_and_is_refused_has_not_begun(
     """It is a slip of the caller, who could not push it again either."""
     (store,) = make(describe({"w": zero(2), "b": zero(2)}, rule="sgd", lr=1.0))
     store.push("w", ones(2))
-    assert refused(getattr(store, call)("w", ones(2), step=40))
-    assert refused(getattr(store, call)(["w", "b"], [ones(2)] * 2, step=40))
+    told = f"slot 0: {call} of key 'w': step 40 is more than 2 steps ahead of step 1, the next of this slot"
+    for keys in ("w", ["b", "w"]):
+        with pytest.raises(StoreRefusedError, match=told):
+            getattr(store, call)(keys, ones(2) if keys == "w" else [ones(2)] * 2, step=40)
+    assert refused(getattr(store, call)("b", ones(2), step=40))
     assert (store.steps("w"), store.steps("b"), caplog.text) == (1, 0, "")
     assert store.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
     store.end_step().result(WAIT_S)
     assert store.pushpull(["w", "b"], [ones(2)] * 2).result(WAIT_S)[0].tolist() == [-2.0, -2.0]
 
 
-@pytest.mark.parametrize("steps", [(40, 41), (40, None), (40, 80)])
+@pytest.mark.parametrize("steps", [(40, 41), (40, None), (40, 43)])
 def test_nor_have_steps_that_were_pushed_behind_it(
     make: Make, caplog: pytest.LogCaptureFixture, steps: tuple[int, int | None]
 ) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd", lr=1.0))
-    for push in [store.push("w", ones(2), step=step) for step in steps]:
-        assert refused(push)
+    for one in [store.push("w", ones(2), step=step) for step in steps]:
+        assert refused(one)
     assert (store.steps("w"), caplog.text) == (0, "")
     assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-1.0, -1.0]
 
 
 def test_a_push_behind_a_step_that_skipped_others_and_has_ended_keeps_its_count() -> None:
-    counts = {"w": 0}
-    log, first, second = PushLog(counts), StoreFuture[None](), StoreFuture[None]()
-    for step, push in [(2, first), (3, second)]:
-        log.begin(["w"], [step], [counts["w"]])
-        counts["w"] = step + 1
-        log.add(["w"], [step], push, again=True)
+    steps, first, second = steps_of("w"), StoreFuture[None](), StoreFuture[None]()
+    push(steps, "w", 2, first)
+    push(steps, "w", 3, second)
     first.set_result(None)
     second.set_exception(StoreRefusedError("far"))
-    assert (counts["w"], log.skipped, log.failed("w", 4) is not None) == (4, {}, True)
+    assert (steps.of("w"), steps._skipped, steps.failed("w", 4) is not None) == (4, {}, True)
 
 
 def test_a_push_behind_a_step_that_skips_others_keeps_its_count() -> None:
-    counts = {"w": 0}
-    log, slip, second = PushLog(counts), StoreFuture[None](), StoreFuture[None]()
-    log.begin(["w"], [40], [0])
-    counts["w"] = 41
-    log.add(["w"], [40], slip, again=True)
-    log.begin(["w"], [0], [41])
-    log.add(["w"], [0], second, again=True)
+    steps, slip, second = steps_of("w"), StoreFuture[None](), StoreFuture[None]()
+    push(steps, "w", 40, slip)
+    push(steps, "w", 0, second)
     slip.set_exception(StoreRefusedError("far"))
-    assert (counts["w"], log.failed("w", 41, refused=True) is not None) == (41, True)
+    assert (steps.of("w"), steps.failed("w", 41, refused=True) is not None) == (41, True)
+
+
+def test_counts_are_not_set_back_while_a_step_is_counted_and_handed_over() -> None:
+    """A push fails on the store's thread, which may be any."""
+    steps, slip, waited = steps_of("w"), StoreFuture[None](), list[bool]()
+    failing = Thread(target=lambda: slip.set_exception(StoreRefusedError("far")))
+
+    def send(*_: object) -> Future[None]:
+        failing.start()
+        failing.join(0.1)
+        waited.append(failing.is_alive() and steps.of("w") == 42)
+        return ended()
+
+    push(steps, "w", 40, slip)
+    steps.push("push", ["w"], None, [], send)
+    failing.join(WAIT_S)
+    assert (waited, steps.of("w"), steps.has_failed) == ([True], 0, False)
 
 
 def test_what_was_pushed_too_far_ahead_is_not_replaced_by_what_is_pushed_next(
@@ -174,35 +197,35 @@ def ended(error: Exception | None = None) -> Future[None]:
 
 
 def test_the_earliest_failed_push_is_remembered_until_its_step_is_pushed_again() -> None:
-    log = PushLog()
+    steps = steps_of("w")
     for step, error in enumerate([StoreTimeoutError("late"), StoreRefusedError("far"), None]):
-        log.add(["w"], [step], ended(error))
-    assert (log.failed("w", 1), log.failed("w", 0)) == (log.failed("w", 3), None)
-    earliest, refused = log.failed("w", 3), log.failed("w", 3, refused=True)
+        push(steps, "w", step, ended(error))
+    assert (steps.failed("w", 1), steps.failed("w", 0)) == (steps.failed("w", 3), None)
+    earliest, refused = steps.failed("w", 3), steps.failed("w", 3, refused=True)
     assert earliest is not None
     assert refused is not None
     assert [(one.step, one.is_refused) for one in (earliest, refused)] == [(0, False), (1, True)]
-    log.add(["w"], [0], ended())
-    assert log.failed("w", 3) == refused
-    log.add(["w"], [1], ended())
-    assert log.failed("w", 3) is None
+    push(steps, "w", 0, ended())
+    assert steps.failed("w", 3) == refused
+    push(steps, "w", 1, ended())
+    assert steps.failed("w", 3) is None
 
 
 def test_a_failure_of_a_push_counts_only_if_the_step_was_not_pushed_again() -> None:
-    log, first, second = PushLog(), StoreFuture[None](), StoreFuture[None]()
-    log.add(["w"], [0], first)
-    log.add(["w"], [0], second, again=True)
+    steps, first, second = steps_of("w"), StoreFuture[None](), StoreFuture[None]()
+    push(steps, "w", None, first)
+    push(steps, "w", 0, second)
     first.set_exception(StoreTimeoutError("late"))
-    assert log.failed("w", 1) is None
+    assert steps.failed("w", 1) is None
     second.set_exception(StoreTimeoutError("later"))
-    assert str(log.failed("w", 1).error) == "later"  # type: ignore[union-attr]  # it is there
+    assert str(steps.failed("w", 1).error) == "later"  # type: ignore[union-attr]  # it is there
 
 
 def test_a_failure_is_known_before_anybody_sees_the_push_fail() -> None:
-    log, push, seen = PushLog(), StoreFuture[None](), list[bool]()
-    log.add(["w"], [0], push)
-    push.hook_failure(lambda _: seen.append(push.done() or log.failed("w", 1) is None))
-    push.set_exception(StoreRefusedError("far"))
+    steps, pushed, seen = steps_of("w"), StoreFuture[None](), list[bool]()
+    push(steps, "w", None, pushed)
+    pushed.hook_failure(lambda _: seen.append(pushed.done() or steps.failed("w", 1) is None))
+    pushed.set_exception(StoreRefusedError("far"))
     assert seen == [False]
 
 
@@ -254,50 +277,47 @@ class Looked(StoreFuture[None]):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way(again: bool) -> None:
-    Looked.checks_steps, log, count = 0, PushLog(), 1000
+    Looked.checks_steps, steps, count = 0, steps_of("w"), 1000
     pushes, pulls = [Looked() for _ in range(count)], [StoreFuture[None]() for _ in range(count)]
-    for step, push in enumerate(pushes):
-        log.add(["w"], [step], push, again=again)
-        log.guard(["w"], [step + 1], pulls[step])
+    for step, one in enumerate(pushes):
+        push(steps, "w", step if again else None, one)
+        pull(steps, "w", step + 1, pulls[step])
     assert Looked.checks_steps <= 6 * count
     pushes[600].set_exception(StoreRefusedError("far"))
     assert [one.done() for one in pulls] == [False] * 600 + [True] * 400
-    for push in pushes:
-        if push is not pushes[600]:
-            push.set_result(None)
-    assert not log.is_under_way()
+    for one in pushes:
+        if one is not pushes[600]:
+            one.set_result(None)
+    assert not steps._under_way
 
 
 def test_values_that_were_pulled_are_not_kept_while_a_push_is_under_way() -> None:
     """Neither those of pulls nor those of pushpulls, whose steps may be numbered by their caller."""
-    log, stuck, values = PushLog(), StoreFuture[None](), list[Callable[[], Any]]()
-    log.add(["stuck"], [0], stuck)
+    steps, stuck, values = steps_of("w", "stuck"), StoreFuture[None](), list[Callable[[], Any]]()
+    push(steps, "stuck", None, stuck)
     for step in range(3):
-        for pushes in (False, True):
+        for begin in (push, pull):
             future = StoreFuture[np.ndarray]()
-            if pushes:
-                log.add(["w"], [step], future, again=True)
-            else:
-                log.guard(["w"], [step], future)
+            begin(steps, "w", step, future)
             value = np.zeros(2)
             values.append(ref(value))
             future.set_result(value)
             del future, value
     assert [value() for value in values] == [None] * 6
     late = StoreFuture[None]()
-    log.guard(["stuck"], [1], late)
+    pull(steps, "stuck", 1, late)
     stuck.set_exception(StoreLostError("silent"))
     assert isinstance(late.exception(0), StoreLostError)
 
 
 def test_of_pushpulls_that_have_ended_nothing_is_kept_while_a_push_is_under_way() -> None:
     with faces("local", describe({"w": zero(2), "stuck": zero(2)}, rule="sgd")) as (store,):
-        log, stuck, counts = store._steps._log, StoreFuture[None](), set[int]()
-        log.add(["stuck"], [0], stuck)
+        steps, stuck, counts = store._steps, StoreFuture[None](), set[int]()
+        push(steps, "stuck", None, stuck)
         for _ in range(3):
             store.pushpull("w", ones(2)).result(WAIT_S)
             store._store.pull("w", 0).result(WAIT_S)  # The hooks of what ended before it were called.
-            counts.add(sum(map(len, (log._pulls, log._again, log._under_way))))
+            counts.add(sum(map(len, (steps._pulls, steps._again, steps._under_way))))
         assert counts == {1}
         stuck.set_result(None)
 
@@ -338,12 +358,12 @@ def test_calls_that_a_store_has_not_begun_when_it_is_closed_end_all(monkeypatch:
 
 
 def test_a_push_that_a_close_fails_fails_the_pulls_behind_it(caplog: pytest.LogCaptureFixture) -> None:
-    log, push, pull = PushLog(), StoreFuture[None](), StoreFuture[None]()
-    log.add(["w"], [0], push)
-    log.guard(["w"], [1], pull)
-    push.set_exception(StoreClosedError("closed"))
-    assert type(pull.exception(0)) is StoreClosedError
-    assert (log.failed("w", 1), log.has_failed, caplog.text) == (None, False, "")
+    steps, pushed, pulled = steps_of("w"), StoreFuture[None](), StoreFuture[None]()
+    push(steps, "w", None, pushed)
+    pull(steps, "w", 1, pulled)
+    pushed.set_exception(StoreClosedError("closed"))
+    assert type(pulled.exception(0)) is StoreClosedError
+    assert (steps.failed("w", 1), steps.has_failed, caplog.text) == (None, False, "")
 
 
 class LosesOnce:
@@ -500,7 +520,7 @@ def test_a_pushpull_that_has_failed_with_an_earlier_push_counts_but_writes_nothi
     for one in (store, other):
         one.push(["w", "x"], [ones(2)] * 2).result(WAIT_S)
     outs, silent = np.full((2, 2), 7.0, np.float32), StoreFuture[None]()
-    store._steps._log.add(["w"], [0], silent)
+    push(store._steps, "w", 0, silent)
     failed = store.pushpull(keys, ones(2) if keys == "w" else [ones(2)] * 2, out=outs[0] if keys == "w" else [*outs])
     silent.set_exception(StoreLostError("silent"))
     with pytest.raises(StoreLostError, match="silent"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from face_stores import WAIT_S
+from face_stores import WAIT_S, push, steps_of
 from same_host_children import wait_until
 from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore, StoreRefusedError
@@ -19,7 +19,6 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.form import store_name, user_key
 from weft_kvstore.futures import OtherThread, StoreFuture, fail, finished, joined, then
-from weft_kvstore.library.steps import StepCounts
 from weft_kvstore.store import Pulled
 
 USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))
@@ -37,27 +36,33 @@ def test_no_two_keys_have_one_name_and_each_comes_back(keys: list[str | int]) ->
 )
 def test_every_step_of_every_key_is_pushed_or_declared_once(program: list[Any], start: int) -> None:
     """What shards wait for: of each key each step up to the last that was ended, one word from this slot."""
-    counts, said, ended = StepCounts("abc", start), [], []
+    steps, said, ended = steps_of("a", "b", "c", start=start), [], []
+
+    def declare(found: list[tuple[int, list[str]]]) -> Future[None]:
+        for step, nothing in found:
+            ended.append(step)
+            said.extend([(key, step) for key in nothing])
+        return finished(None)
+
     for action in [*program, "end"]:
         if action == "end":
-            for step, nothing in counts.end(None):
-                ended.append(step)
-                said += [(key, step) for key in nothing]
-        else:
-            steps = [counts[name] for name in action]
-            counts.counts.update({name: step + 1 for name, step in zip(action, steps, strict=True)})
-            said += list(zip(action, steps, strict=True))
+            steps.end(None, declare)
+            continue
+        for name in action:
+            said.append((name, steps.of(name)))
+            push(steps, name, None, finished(None))
     assert len(set(said)) == len(said)
     assert ended == list(range(start, ended[-1] + 1))
     assert {(key, step) for key in "abc" for step in ended} <= set(said)
 
 
 def test_an_end_that_cannot_be_meant_is_refused() -> None:
-    counts = StepCounts("w", start=3)
-    assert counts.end(4) == [(3, ["w"]), (4, ["w"])]
+    steps, ended = steps_of("w", start=3), list[object]()
+    steps.end(4, lambda found: finished(ended.append(found)))
+    assert ended == [[(3, ["w"]), (4, ["w"])]]
     for step in (4, 10**6):
-        with pytest.raises(ValueError, match=f"step {step}: the next to end is step 5"):
-            counts.end(step)
+        with pytest.raises(StoreRefusedError, match=f"slot 0: end_step: step {step}: the next to end is step 5"):
+            steps.end(step, lambda _: finished(None))
 
 
 def test_joined_futures_end_with_the_last_or_the_first_error() -> None:
@@ -147,10 +152,7 @@ class ManyStore:
         **_: object,
     ) -> Future[Pulled]:
         values = self.pull(keys, version, settled=settled, out=out).result(0)
-        return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
-
-    def key_set(self, keys: Sequence[str]) -> KeySet:
-        return KeySet([key_of(key, (2,), 1) for key in keys], range(len(keys)), 0)
+        return finished(Pulled(values, np.full(len(values), version), np.full(len(values), version)))
 
     def close(self) -> None:
         pass
@@ -171,7 +173,7 @@ def test_keys_at_one_step_go_in_one_call_where_the_store_has_one() -> None:
         assert [value[0] for value in outs] == [21.0, 32.0, 23.0]
         assert all(one is other for one, other in zip(found, outs, strict=True))
         assert [value[1] for value in calls.pull(names, version=4).result(WAIT_S)] == [41.0, 42.0, 43.0]
-        assert store.outs == [True, False, False]
+        assert store.outs == [False, False, False]
 
 
 @pytest.mark.parametrize("error", [None, StoreRefusedError("far")])

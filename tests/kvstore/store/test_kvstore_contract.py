@@ -174,7 +174,7 @@ def test_to_push_and_to_declare_nothing_is_a_contradiction(make: Make) -> None:
         (lambda store: store.pull("v", 0), "pull of key 'v'"),
         (lambda store: store.barrier(0, ["v"]), "barrier of key 'v'"),
         (lambda store: store.barrier(0, ["other"]), r"key 'other': only slots \[0\]"),
-        (lambda store: store.push("other", 0, ones(2)), r"key 'other', step 0: only slots \[0\]"),
+        (lambda store: store.push("other", 0, ones(2)), r"push of key 'other': only slots \[0\]"),
         (lambda store: store.push("w", 0, ones(4)), r"gradient is float32\[4\], the key float32\[2, 3\]"),
         (lambda store: store.push("w", 0, np.ones((2, 3))), r"gradient is float64\[2, 3\], the key float32"),
         (lambda store: store.push("w", 0, ones(3, 2).T), "not C-contiguous"),

@@ -141,14 +141,17 @@ def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) 
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda store: store.push("t", 0, ones(9, 2)), "push of key 't': it is a table, which goes by rows"),
+        (
+            lambda store: store.push("t", 0, ones(9, 2)),
+            "push of key 't': it is a table, say which rows, with push_rows",
+        ),
         (lambda store: store.pull("t", 0), "pull of key 't': it is a table"),
-        (lambda store: store.pull_state("t", 0), "pull of key 't': it is a table"),
+        (lambda store: store.pull_state("t", 0), "pull_state of key 't': it is a table"),
         (lambda store: store.set("t", 0, ones(9, 2)), "set of key 't': it is a table"),
-        (lambda store: store.push_rows("w", 0, ints(1), ones(1, 2)), "push of rows of key 'w': it is no table"),
-        (lambda store: store.pull_rows("w", ints(1), 0), "pull of rows of key 'w': it is no table"),
-        (lambda store: store.set_rows("w", 0, ints(1), ones(1, 2)), "set of rows of key 'w': it is no table"),
-        (lambda store: store.pull_rows("v", ints(1), 0), "pull of key 'v': the store has no such key"),
+        (lambda store: store.push_rows("w", 0, ints(1), ones(1, 2)), "push_rows of key 'w': it is no table"),
+        (lambda store: store.pull_rows("w", ints(1), 0), "pull_rows of key 'w': it is no table"),
+        (lambda store: store.set_rows("w", 0, ints(1), ones(1, 2)), "set_rows of key 'w': it is no table"),
+        (lambda store: store.pull_rows("v", ints(1), 0), "pull_rows of key 'v': the store has no such key"),
         (lambda store: store.pull_rows("t", ints(9), 0), "row 9, the table has 9"),
         (lambda store: store.push_rows("t", 0, ints(2**62), ones(1, 2)), "row 4611686018427387904, the table has 9"),
         (lambda store: store.pull_rows("t", np.int32([1]), 0), r"ids are int32\[1\], not int64\[n\]"),
