@@ -143,7 +143,7 @@ def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) 
     [
         (
             lambda store: store.push("t", 0, ones(9, 2)),
-            "push of key 't': it is a table, say which rows, with push_rows",
+            "push of key 't': it is a table: say which rows, with push_rows",
         ),
         (lambda store: store.pull("t", 0), "pull of key 't': it is a table"),
         (lambda store: store.pull_state("t", 0), "pull_state of key 't': it is a table"),
