@@ -92,6 +92,17 @@ ZEROMQ_DESCRIPTORS: Final = 20
 """What a context takes, and the thread by which pyzmq learns that a message has left which it did not copy."""
 
 
+# Plain numbers, as arithmetic on pyzmq's flags is slow.
+NOW: Final = int(zmq.NOBLOCK)
+MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+READABLE: Final = int(zmq.POLLIN)
+EVENTS: Final = int(zmq.EVENTS)
+
+COPIED_BYTES: Final = 1 << 19
+"""A smaller part of a message is copied when it is sent. Sending without a copy wakes a thread of pyzmq once the part
+has left, which takes about as long as copying so much."""
+
+
 def zeromq_context() -> zmq.Context[zmq.Socket[bytes]]:
     """A new context. pyzmq's thread runs then; it would start with the first message that is not copied, when no
     descriptor may be left. Raises StoreError where there are too few now."""

@@ -21,7 +21,7 @@ from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.process import zeromq_context
+from weft_kvstore.process import COPIED_BYTES, EVENTS, MORE, NOW, READABLE, zeromq_context
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError
@@ -45,14 +45,6 @@ _WATCHED = int(BROKEN) | _HANDSHAKE_FAILED
 
 NO_RECONNECT = -1
 
-COPIED_BYTES = 1 << 19
-"""A smaller part is copied when it is sent. Sending without a copy wakes a thread of pyzmq once the part has left,
-which takes about as long as copying so much."""
-
-# Plain numbers, as arithmetic on pyzmq's flags is slow.
-_NOW = int(zmq.NOBLOCK)
-_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_READABLE = int(zmq.POLLIN)
 _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 _GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03"
@@ -122,7 +114,7 @@ class LinkSocket:
         last = len(parts) - 1
         try:
             for number, part in enumerate(parts):
-                flags = _NOW if number == last else _MORE
+                flags = NOW if number == last else MORE
                 size = len(part)
                 self._send(part, flags, size < COPIED_BYTES)
                 self._passed[0] += size
@@ -133,17 +125,17 @@ class LinkSocket:
     def receive(self, *, is_readable: bool = False) -> list[memoryview] | None:
         """The next message; None if there is none. `is_readable`: its descriptor said so; then a message is nearly
         always there and is read without asking, for which pyzmq would take longer than for the message."""
-        self.is_unread = is_readable or bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)
+        self.is_unread = is_readable or bool(int(self.socket.get(EVENTS)) & READABLE)
         if not self.is_unread:
             return None
         try:
-            frame = self.socket.recv(_NOW, copy=False)
+            frame = self.socket.recv(NOW, copy=False)
         except zmq.Again:
             self.is_unread = False
             return None
         parts = [frame.buffer]
         while frame.more:  # The parts of a message come together or not at all.
-            frame = self.socket.recv(_NOW, copy=False)
+            frame = self.socket.recv(NOW, copy=False)
             parts.append(frame.buffer)
         for part in parts:
             self._passed[1] += part.nbytes
@@ -186,7 +178,7 @@ class LinkSocket:
 
 
 def _readable(monitor: zmq.Socket[bytes]) -> bool:
-    return bool(int(monitor.get(zmq.EVENTS)) & _READABLE)
+    return bool(int(monitor.get(EVENTS)) & READABLE)
 
 
 def _is_encrypted(endpoint: str) -> bool:
@@ -324,7 +316,7 @@ class ClientSockets:
         found = False
         for link_socket in self._sockets.values():
             if link_socket.is_unread:
-                link_socket.is_unread = bool(int(link_socket.socket.get(zmq.EVENTS)) & _READABLE)
+                link_socket.is_unread = bool(int(link_socket.socket.get(EVENTS)) & READABLE)
                 found = found or link_socket.is_unread
         return found
 

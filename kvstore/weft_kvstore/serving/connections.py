@@ -14,15 +14,14 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from weft_kvstore.process import EVENTS, READABLE
+
 MAX_UNKNOWN: Final = 256
 """Connections that may be open at a time and are no client's: fewer where the process may open few files. A client says
 Hello once it is connected, so the one that has been silent for longest is closed for one more."""
 
 UNKNOWN_S: Final = 10.0
 """Such a connection is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""
-
-_EVENTS = int(zmq.EVENTS)
-_READABLE = int(zmq.POLLIN)
 
 _log = logging.getLogger("weft.shard")
 
@@ -57,7 +56,7 @@ class Connections:
 
     def receive(self) -> None:
         """Connections were opened or have ended."""
-        while int(self._events.get(_EVENTS)) & _READABLE:
+        while int(self._events.get(EVENTS)) & READABLE:
             event = recv_monitor_message(self._events)
             fd = event["value"]
             self.unknown.pop(fd, None)

@@ -23,7 +23,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.process import Wakeup, resident_bytes, zeromq_context
+from weft_kvstore.process import COPIED_BYTES, EVENTS, MORE, NOW, READABLE, Wakeup, resident_bytes, zeromq_context
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, shard_memory
@@ -41,9 +41,6 @@ from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 QUEUED_MESSAGES: Final = 1000
 """Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
 
-COPIED_BYTES: Final = 1 << 19
-"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
-
 SHORT_BYTES: Final = 1 << 15
 """A shorter part of a message that comes is copied sooner than it is kept where it lies."""
 
@@ -55,12 +52,6 @@ KEEPALIVE_S: Final = 60
 
 _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 """The connection is gone, or the peer does not read. It may come again by a Hello."""
-
-# Plain numbers: arithmetic on pyzmq's flags takes longer than what it says.
-_NOW = int(zmq.NOBLOCK)
-_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_READABLE = int(zmq.POLLIN)
-_EVENTS = int(zmq.EVENTS)
 
 
 class Router:
@@ -108,16 +99,16 @@ class Router:
     @property
     def is_readable(self) -> bool:
         """Whether a message has come."""
-        return bool(self.socket.get(_EVENTS) & _READABLE)  # type: ignore[operator]  # a poll makes a poller each time
+        return bool(self.socket.get(EVENTS) & READABLE)  # type: ignore[operator]  # a poll makes a poller each time
 
     def receive(self) -> tuple[bytes, Sequence[Buffer]]:
         """A message that has come: the identity of its connection, and its parts, which nobody else has. Short ones
         are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned."""
-        identity = self.socket.recv(_NOW)
-        self._last = frame = self.socket.recv(_NOW, copy=False)
+        identity = self.socket.recv(NOW)
+        self._last = frame = self.socket.recv(NOW, copy=False)
         parts: list[Buffer] = [frame.bytes]
         while frame.more:  # The parts of a message come together or not at all.
-            frame = self.socket.recv(_NOW, copy=False)
+            frame = self.socket.recv(NOW, copy=False)
             parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
         return identity, parts
 
@@ -129,10 +120,10 @@ class Router:
         """Sends a message; False where its connection is gone, or does not read. Never waits."""
         last = len(parts) - 1
         try:
-            self._send(identity, _MORE)
+            self._send(identity, MORE)
             for number, part in enumerate(parts):
                 size = len(part)
-                self._send(part, _NOW if number == last else _MORE, size < COPIED_BYTES)
+                self._send(part, NOW if number == last else MORE, size < COPIED_BYTES)
                 self.bytes_sent += size
         except zmq.ZMQError as error:
             if error.errno not in _GONE:
