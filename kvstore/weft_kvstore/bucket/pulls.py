@@ -14,6 +14,7 @@ from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, EncodedValues, UpdateSpec
 from weft_kvstore.description.records import Mode
+from weft_kvstore.rows.rows import Chunks
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin
 
@@ -28,7 +29,7 @@ class PullWait:
     """
 
     __slots__ = (
-        "_parts",
+        "_chunks",
         "chunks",
         "compressed",
         "dropped",
@@ -80,7 +81,7 @@ class PullWait:
         self.dropped = False
         self.waits_in: list[WaitingPulls] = []
         """The buckets where it waits, or has waited."""
-        self._parts: dict[int, Array] = {}
+        self._chunks: Chunks | None = None
 
     @property
     def settled(self) -> bool:
@@ -100,7 +101,7 @@ class PullWait:
         self.open = {}
         self.open_tables = set()
         self.ids = None
-        self._parts = {}
+        self._chunks = None
 
     def want(self, bucket: int, first: int, stop: int) -> None:
         """These slices have to answer."""
@@ -117,12 +118,6 @@ class PullWait:
             del self.open[bucket]
         return not self.open and not self.open_tables
 
-    @property
-    def all_ids(self) -> Array:
-        """The ids that have come, one chunk behind the other."""
-        parts = [self._parts[number] for number in sorted(self._parts)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
     def expect(self, bucket: int, chunks: int) -> None:
         """So many chunks of ids will come, and then the table can answer; with 0 they are those of the gradients of
         this pull's number, in as many chunks as these have."""
@@ -130,14 +125,22 @@ class PullWait:
         self.of_push = not chunks
         self.open_tables.add(bucket)
 
-    def add_ids(self, first: int, chunks: list[Array]) -> bool:
-        """Takes in chunks of ids, each once. True when these were the last that were missing."""
-        before = len(self._parts)
-        for number, ids in enumerate(chunks, first):
-            if number not in self._parts:
-                self._parts[number] = ids
-                self.ids_bytes += ids.nbytes
-        return before < self.chunks == len(self._parts)
+    def add_ids(self, first: int, count: int, chunk_rows: int, ids: Array) -> bool:
+        """Takes in a run of chunks of ids, each once. True when these were the last that were missing. Raises
+        PushRefusedError where they do not ascend."""
+        if self.ids is not None:
+            return False
+        if count < self.chunks:
+            self._chunks = self._chunks or Chunks(self.chunks)
+            parts = self._chunks.add(first, count, chunk_rows, (ids,), "ids of a pull")
+            self.ids_bytes += ids.nbytes
+            if not parts:
+                return False
+            ids = np.concatenate([one for (one,) in parts])
+        else:
+            self.ids_bytes += ids.nbytes
+        self.ids, self._chunks = ids, None
+        return True
 
 
 # --- What answers a pull, or a part of it -----------------------------------------------------------------------------
@@ -299,7 +302,9 @@ class WaitingPulls:
 
     def _version_of(self, wait: PullWait) -> int:
         """The version before which it is not answered; 0 where slices are at every version for it."""
-        return 0 if self.seen(wait) is None else wait.version
+        steps = self._steps
+        has_version = steps.slots and (self._rules.is_sync or wait.settled or wait.slot in steps.indices)
+        return wait.version if has_version else 0
 
     def seen(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array | None:
         """The version that each slice has for a pull; None where it is at every version. Where slots go on by

@@ -85,9 +85,13 @@ class RowArrays:
 
     def read(self, name: str | None, rows: Array) -> Array:
         """One array's rows (n, width), copied."""
-        array, found = self._arrays[name].array, np.empty((len(rows), self.width), self.dtype)
-        for low in range(0, len(rows), self.at_once or max(len(rows), 1)):
-            some = rows[low : low + (self.at_once or len(rows))]
+        array = self._arrays[name].array
+        found = np.empty((len(rows), array.shape[1]), array.dtype)
+        if self.at_once is None:
+            take_rows(array, rows, found)
+            return found
+        for low in range(0, len(rows), self.at_once):
+            some = rows[low : low + self.at_once]
             self._use(some)
             take_rows(array, some, found[low : low + len(some)])
         return found
@@ -110,8 +114,9 @@ class RowArrays:
         """Updates rows (n), distinct, by a gradient (n, width) that may be written. Raises what the rule raises."""
         if self.written is not None:
             self.written(rows)
-        self._use(rows)
-        state = {name: self._arrays[name].array for name in self._start}
+        if self.at_once is not None:
+            self._use(rows)
+        state = {name: self._arrays[name].array for name in self._start} if self._start else {}
         apply_to_rows(rule, self._arrays[None].array, gradient, state, rows, step=step, hyper=hyper)
 
     def close(self) -> None:

@@ -204,9 +204,11 @@ class HugeBlocks:
             self._count += np.bincount(blocks, minlength=len(self._count))[: len(self._count)]
             self._waiting.extend(np.flatnonzero((self._count >= self._least) & ~before).tolist())
 
-    def advance(self) -> None:
-        """Brings some blocks into huge pages. A kernel that cannot is not asked again."""
-        for _ in range(min(BLOCKS_AT_ONCE, len(self._waiting))):
+    def advance(self) -> bool:
+        """Brings some blocks into huge pages; whether others wait. A kernel that cannot is not asked again."""
+        for _ in range(BLOCKS_AT_ONCE):
+            if not self._waiting:
+                return False
             at = self._waiting.popleft() * HUGE_PAGE_BYTES
             try:
                 for mapped, begin in self._mapped:
@@ -216,7 +218,7 @@ class HugeBlocks:
                 if error.errno == errno.EINVAL:
                     self._count = self._count[:0]
                     self._waiting.clear()
-                    return
+        return bool(self._waiting)
 
 
 def _mapping_of(array: Array) -> tuple[mmap.mmap, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from weft_kernels.indexing import summed_rows as added_rows
 from weft_kernels.row_copies import put_rows, taken_rows
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
-from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.errors import PushRefusedError, StoreRefusedError
 
 # --- Ids of a table's rows as a caller hands them over ----------------------------------------------------------------
 # Ids of a table of fixed size are int64. Those of a growing one may be int64 or uint64: a negative int64 is padding, as
@@ -85,25 +87,29 @@ class Rows:
         return self.parts[0][1]
 
     def __len__(self) -> int:
-        return sum([len(ids) for ids, _ in self.parts])
+        count = 0
+        for ids, _ in self.parts:  # Loops, as a list's would be a frame of its own.
+            count += len(ids)
+        return count
 
     @property
     def size(self) -> int:
         """Elements of the values."""
-        return sum([values.size for _, values in self.parts])
+        count = 0
+        for _, values in self.parts:
+            count += values.size
+        return count
 
-    @property
-    def nbytes(self) -> int:
-        return sum([ids.nbytes + values.nbytes for ids, values in self.parts])
-
-    def batches(self, most: int) -> Iterator[tuple[Array, Array]]:
-        """Ids and values of so many rows at most at a time, where they lie."""
+    def batches(self, most: int) -> list[tuple[Array, Array]]:
+        """Ids and values of so many rows at most, where they lie."""
+        found: list[tuple[Array, Array]] = []
         for ids, values in self.parts:
             if len(ids) <= most:
-                yield ids, values
+                found.append((ids, values))
                 continue
             for low in range(0, len(ids), most):
-                yield ids[low : low + most], values[low : low + most]
+                found.append((ids[low : low + most], values[low : low + most]))
+        return found
 
     def _join(self) -> None:
         ids, values = zip(*self.parts, strict=True)
@@ -148,6 +154,36 @@ def last_rows(ids: Array, values: Array) -> Rows:
     return Rows(distinct[padding:], values.take(len(ids) - 1 - last[padding:], axis=0))
 
 
+class Chunks:
+    """Arrays side by side, of which the first has ids, that come in runs of `count` chunks; all but the last chunk have
+    as many rows. What is kept is what has come: a number of chunks that a peer claims takes no memory."""
+
+    __slots__ = ("_arrived", "_parts", "count")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._arrived: set[int] = set()
+        self._parts: dict[int, tuple[Array, ...]] = {}
+
+    def add(self, first: int, count: int, chunk_rows: int, arrays: tuple[Array, ...], where: str) -> Sequence[Any]:
+        """Takes in a run of chunks, which ascends, each of them once: the parts in their order, as they came, once all
+        have; none before. Raises PushRefusedError where they do not ascend."""
+        new = [number for number in range(first, first + count) if number not in self._arrived]
+        parts = {first: arrays}
+        if len(new) < count:
+            lows = {number: (number - first) * chunk_rows for number in new}
+            parts = {number: tuple([one[low : low + chunk_rows] for one in arrays]) for number, low in lows.items()}
+        if len(self._arrived) + len(new) < self.count:
+            self._parts |= parts
+            self._arrived.update(new)
+            return ()
+        whole = [one for _, one in sorted((self._parts | parts).items(), key=itemgetter(0))]
+        for (before, *_), (behind, *_) in pairwise(whole):
+            if not before[-1] < behind[0]:
+                raise PushRefusedError(f"{where}: rows of its chunks do not ascend")
+        return whole
+
+
 # --- The sum of pushes of rows, slot after slot: rows that several have are added, the others stay where they lie -----
 
 
@@ -161,35 +197,25 @@ def merged(one: Rows, other: Rows) -> Rows:
 
     Parts are sorted, so that one search tells which rows of another are there too; nothing is sorted again.
     """
-    if not len(other):
-        return one
-    parts = [part for part in one.parts if len(part[0])]
-    if len(parts) > MOST_PARTS:
-        parts = [_in_order(Rows.of(parts))]
-    new = [left for part in other.parts for left in _added(parts, part)]
-    return Rows.of([*parts, *new]) if parts or new else one
-
-
-def _added(parts: list[tuple[Array, Array]], part: tuple[Array, Array]) -> Iterator[tuple[Array, Array]]:
-    """Adds rows to those parts that have them; the rest of them, which none has."""
-    ids, values = part
-    for here, sums in parts:
-        if not len(ids):
-            return
-        if ids[0] > here[-1] or ids[-1] < here[0]:
-            continue
-        positions = here.searchsorted(ids)
-        np.minimum(positions, len(here) - 1, out=positions)
-        both = here.take(positions) == ids
-        if not np.logical_or.reduce(both):
-            continue
-        positions = positions.compress(both)
-        summed = sums.take(positions, axis=0)
-        summed += values.compress(both, axis=0)
-        put_rows(sums, positions, summed)
-        np.logical_not(both, out=both)
-        ids, values = ids.compress(both), values.compress(both, axis=0)
-    yield ids, values
+    parts = one.parts if len(one.parts) <= MOST_PARTS else [_in_order(one)]
+    left: list[tuple[Array, Array]] = []
+    for ids, values in other.parts:
+        for here, sums in parts:
+            if not len(ids) or not len(here) or ids[0] > here[-1] or ids[-1] < here[0]:
+                continue
+            positions = here.searchsorted(ids)
+            np.minimum(positions, len(here) - 1, out=positions)
+            both = here.take(positions) == ids
+            if not np.logical_or.reduce(both):
+                continue
+            positions = positions.compress(both)
+            summed = taken_rows(sums, positions)
+            summed += values.compress(both, axis=0)
+            put_rows(sums, positions, summed)
+            np.logical_not(both, out=both)
+            ids, values = ids.compress(both), values.compress(both, axis=0)  # noqa: PLW2901  # what none has yet
+        left.append((ids, values))
+    return Rows.of([part for part in (*parts, *left) if len(part[0])] or one.parts)
 
 
 def _in_order(rows: Rows) -> tuple[Array, Array]:

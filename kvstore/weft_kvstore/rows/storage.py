@@ -76,6 +76,9 @@ class TableRows:
         self.changes = RowChanges()
         """Since captures before."""
         self.count = 0
+        self.is_full = False
+        """Whether all rows of a table of fixed size are here, so that indices are the rows' numbers, and nothing has to
+        be looked at before they are read or updated."""
         self._captures: list[RowCapture] = []
         self._here = GrowingArray(None, np.bool_, rows=rows)
         self._index = None if growth is None else IdIndex(salt)
@@ -83,6 +86,8 @@ class TableRows:
         self._probability = 1.0 if growth is None else growth.probability
         self._uses = 1 if growth is None else growth.uses
         self._eviction = None if growth is None else growth.eviction
+        self.evicts = self._eviction is not None
+        self.admits_all = self._uses <= 1 and self._probability >= 1
         self._counted: TableRows | None = None
         """Where ids are admitted by their uses: how often those were used that have no row. What is counted is evicted
         by age as rows are, so that it is bounded too."""
@@ -139,15 +144,14 @@ class TableRows:
             new = np.flatnonzero(~self._here.array[indices])
         if len(new):
             self._create(rows[new], indices[new], first)
-        if self._huge_blocks is not None:
-            self._huge_blocks.advance()
+        if self._huge_blocks is not None and self._huge_blocks.advance():
+            return rows
+        self.is_full = self._index is None and self.history is None and self.count == len(self._here.array)
         return rows
 
-    def admitted(self, indices: Array, step: int) -> Array | None:
-        """Which of the indices (n), distinct, that are pushed in a step have a row, or get one by it (n) bool. None:
-        all of them. Each step asks once for each index."""
-        if self._counted is None and self._probability >= 1:
-            return None
+    def admitted(self, indices: Array, step: int) -> Array:
+        """Which of the indices (n), distinct, that are pushed in a step have a row, or get one by it (n) bool, where
+        not all are admitted. Each step asks once for each index."""
         found = self.find(indices) >= 0
         new = np.flatnonzero(~found)
         if self._counted is not None:

@@ -10,10 +10,10 @@ from weft_kvstore.arrays import FEW, Array, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PIECE_BYTES, PullWait, Work
 from weft_kvstore.bucket.update import RuleFailedError
-from weft_kvstore.rows.rows import Rows, is_ascending
+from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import ProtocolError, Run, chunks_apart, unpacked_ids, unpacked_rows
+from weft_kvstore.wire.codec import ProtocolError, Run, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
 # --- Who hands over what a merger has merged: the connections of a shard, or the callers of a local store -------------
@@ -97,14 +97,12 @@ class Merger:
         if wait is not None and (run.bucket not in wait.open_tables or run.chunks != (wait.chunks or run.chunks)):
             detail = f"{wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             raise ProtocolError(f"Push.request: {detail}")
-        rows = rows_of(table, run)
-        (ids, _), *_ = rows.parts
-        if table.push(slot, run.step, rows, run.first, run.count, run.chunks):
-            self._put([table])
+        ids, values = unpacked_rows(run, table.layout, table.shard, table.spec.key)
+        if table.push(slot, run.step, ids, values, run):
+            self._put(table)
         if wait is not None:
-            wait.chunks, chunk_rows = run.chunks, table.layout.rows_up
-            begins = range(0, max(len(ids), 1), chunk_rows)
-            self._add_ids(wait, table, run.first, [ids[at : at + chunk_rows].copy() for at in begins])
+            wait.chunks = run.chunks
+            self._add_ids(wait, table, run, table.layout.rows_up, ids.copy())  # They outlive the message.
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
@@ -114,7 +112,9 @@ class Merger:
         runs = [(shard.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
         for bucket, first, stop in runs:
             bucket.check(slot, step, first, stop, pushes=False)
-        self._put([table for table in tables if table.accept(slot, step, None)])
+        for table in tables:
+            if table.accept(slot, step, None):
+                self._put(table)
         taken = [(bucket, bucket.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs]
         for bucket, accepted in taken:
             for low, high in accepted:
@@ -127,7 +127,10 @@ class Merger:
         is_set = kind == PayloadKind.VALUE
         if (is_set and run.chunks) or kind == PayloadKind.RESTORED_STATE or run.bucket in shard.tables:
             table = shard.table(run.bucket)
-            chunks = list(enumerate(chunks_apart(rows_of(table, run), table.layout.rows_up), run.first))
+            rows, chunk_rows = unpacked_rows(run, table.layout, table.shard, table.spec.key), table.layout.rows_up
+            lows = range(0, max(len(rows[0]), 1), chunk_rows)
+            parts = [Rows(*[array[low : low + chunk_rows] for array in rows]) for low in lows]
+            chunks = list(enumerate(parts, run.first))
             if is_set:
                 for index, _ in chunks:  # All before any.
                     table.check_set(slot, run.step, (origin, index))
@@ -138,7 +141,7 @@ class Merger:
                     table.restore(slot, run.step, part, (origin, index), is_value=is_value) for index, part in chunks
                 ]
             if any(changed_rows):
-                self._put([table])
+                self._put(table)
                 self._answer_waiting(table)
             return
         bucket = shard.bucket(run.bucket)
@@ -159,20 +162,26 @@ class Merger:
             raise ProtocolError(
                 f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             )
-        self._add_ids(wait, table, run.first, unpacked_ids(run, table.layout, shard.shard, table.spec.key))
+        ids = unpacked_ids(run, table.layout, shard.shard, table.spec.key)
+        self._add_ids(wait, table, run, table.layout.ids_up, ids)
 
-    def _add_ids(self, wait: PullWait, table: TableState, first: int, chunks: list[Array]) -> None:
-        """Takes in chunks of the ids of a pull."""
-        if wait.add_ids(first, chunks):
-            whole = chunks[0] if wait.chunks == 1 else wait.all_ids
-            if wait.chunks > 1 and not is_ascending(whole):  # Those of one chunk do.
-                raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
-            wait.ids = whole
-            self._answer_or_wait(wait, table)
+    def _add_ids(self, wait: PullWait, table: TableState, run: Run, chunk_rows: int, ids: Array) -> None:
+        """Takes in chunks of the ids of a pull: it is answered once all are here, and its version is."""
+        if not wait.add_ids(run.first, run.count, chunk_rows, ids):
+            return
+        passed = table.passed(wait)
+        if passed is not None:
+            self._handler.refuse(wait, passed)
+        elif table.can_answer(wait):
+            self._begin_answer(wait, table)
+        else:
+            table.pulls.wait_for(wait)
 
     def go_on(self, shard: JobShard) -> None:
         """A step was committed: what holds it goes on."""
-        self._put([one for one in shard.tables.values() if one.spec.slots])
+        for table in shard.tables.values():
+            if table.spec.slots:
+                self._put(table)
         for bucket in shard.buckets.values():
             if bucket.spec.slots:
                 self.merge(bucket, 0, bucket.count)
@@ -280,12 +289,11 @@ class Merger:
             if passed is not None:
                 self._handler.refuse(wait, passed)
 
-    def _put(self, tables: Iterable[TableState]) -> None:
-        """These may have something to merge."""
-        for one in tables:
-            if not one.merge_is_due:
-                one.merge_is_due = True
-                self._add(one, self._merging(one))
+    def _put(self, table: TableState) -> None:
+        """It may have something to merge."""
+        if not table.merge_is_due:
+            table.merge_is_due = True
+            self._add(table, self._merging(table))
 
     def _merging(self, one: TableState) -> Iterator[None]:
         one.merge_is_due = False
@@ -295,7 +303,7 @@ class Merger:
                 if not one.steps.holds:
                     return
                 if len(one.todo) > 1:  # Who waits behind must not wait for as long as gradients come.
-                    self._put([one])
+                    self._put(one)
                     return
         except (RuleFailedError, MemoryError) as error:
             self._fail(error, f"merge {one.spec.at_step(one.version)}")
@@ -308,15 +316,6 @@ class Merger:
             yield from self._handler.answer(wait, one)
         except (RuleFailedError, MemoryError) as error:  # Rows that are read are brought up to date by the rule.
             self._fail(error, f"answer a pull of key {one.spec.key!r}")
-
-    def _answer_or_wait(self, wait: PullWait, one: TableState) -> None:
-        passed = one.passed(wait)
-        if passed is not None:
-            self._handler.refuse(wait, passed)
-        elif one.can_answer(wait):
-            self._begin_answer(wait, one)
-        else:
-            one.pulls.wait_for(wait)
 
     def _begin_answer(self, wait: PullWait, one: TableState) -> None:
         answering = self._answering(wait, one)
@@ -336,12 +335,3 @@ def _failing(error: Exception) -> Iterator[None]:
     """Work that raises this."""
     raise error
     yield
-
-
-def rows_of(table: TableState, run: Run) -> Rows:
-    """A run of rows, to be written. They are copied where the payload is no place for them. Raises ProtocolError."""
-    rows = unpacked_rows(run, table.layout, table.shard, table.spec.key)
-    ids, values = rows.parts[0]
-    if values.flags.writeable and values.flags.aligned and ids.flags.aligned:
-        return rows
-    return Rows(ids.copy(), values.copy())

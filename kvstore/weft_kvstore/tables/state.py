@@ -12,6 +12,7 @@ from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of, exact_sum
 from weft_kvstore.bucket.bucket import MOST_RESTORED
 from weft_kvstore.bucket.pulls import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, WaitingPulls, Work
+from weft_kvstore.bucket.update import RULE_ERRORS
 from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
@@ -20,7 +21,8 @@ from weft_kvstore.rows.rows import Rows, last_rows
 from weft_kvstore.rows.storage import Draw, TableRows
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 from weft_kvstore.sharding import RowLayout, chunks_of
-from weft_kvstore.tables.steps import RowPushes, TableSpec, TableSteps
+from weft_kvstore.tables.steps import TableSpec, TableSteps
+from weft_kvstore.wire.codec import Run
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun, Pin
 
@@ -54,7 +56,6 @@ class TableState(Work):
         "_known_sets",
         "_late",
         "_measured",
-        "_pushes",
         "_waiting_bytes",
         "applied",
         "dropped",
@@ -89,7 +90,7 @@ class TableState(Work):
         self.spec = spec
         self.layout = layout
         self.shard = shard
-        self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync)
+        self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync, chunk_rows=layout.rows_up)
         self.pulls = WaitingPulls(spec, self.steps.counts)
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = self.dropped = 0
@@ -100,7 +101,6 @@ class TableState(Work):
         self.merge_is_due = False
         self._changing = False
         self._first = first
-        self._pushes = RowPushes(layout.rows_up)
         self._waiting_bytes = 0
         self._measured = _NEVER
         self._ahead: dict[int, list[Rows]] = {}
@@ -139,7 +139,7 @@ class TableState(Work):
 
     def begun(self) -> tuple[int, str]:
         """The first step that no slot has pushed, nor a later one; and a sentence on the step before it."""
-        step = max(self.steps.begun, self._pushes.begun)
+        step = self.steps.begun
         return step, f"step {step - 1} of key {self.spec.key!r} has begun"
 
     def passed_version(self, version: int) -> bool:
@@ -159,33 +159,32 @@ class TableState(Work):
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
         self.steps.replace(slot, keep_due=self._changing)
-        self._pushes.drop(slot)
 
     # --- Gradients: taken in, merged, and applied once every slot's is in
 
-    def check(self, slot: int, step: int, *, pushes: bool) -> None:
-        """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
-        where = self.spec.where(slot, step)
-        self.steps.check(slot, step, where, pushes=pushes)
-        if not pushes:
-            self._pushes.check_nothing(slot, step, where)
+    def check(self, slot: int, step: int, *, pushes: bool) -> bool:
+        """Whether what the slot says of a step is new. Raises PushRefusedError where its gradient, or its word that it
+        has none, contradicts what is there."""
+        return self.steps.check(slot, step, f"slot {slot}, key {self.spec.key!r}, step {step}", pushes=pushes)
 
     def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
         """Takes in what `check` lets pass: a slot's gradient, which is written later, or None for nothing. True if
         `merging` may now have something to do. What was in before changes nothing: exactly once holds."""
-        if gradient is not None:
-            self._waiting_bytes += gradient.nbytes
+        return self.check(slot, step, pushes=gradient is not None) and self._accept(slot, step, gradient)
+
+    def _accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
+        for ids, values in () if gradient is None else gradient.parts:
+            self._waiting_bytes += ids.nbytes + values.nbytes
         return self.steps.accept(slot, step, gradient)
 
-    def push(self, slot: int, step: int, rows: Rows, first: int, count: int, chunks: int) -> bool:  # noqa: PLR0917  # as a message has it
-        """Takes in `count` of the `chunks` of a push, from `first` on, as `accept` does: the slot is in when all chunks
-        are. Raises PushRefusedError where it contradicts what is there, or itself."""
-        where = self.spec.where(slot, step)
-        self.steps.check(slot, step, where, pushes=True)
-        if self.steps.is_over(slot, step):
+    def push(self, slot: int, step: int, ids: Array, values: Array, run: Run) -> bool:
+        """Takes in a run of chunks of a push, as `accept` does: the slot is in when all chunks are. Raises
+        PushRefusedError where it contradicts what is there, or itself."""
+        where = f"slot {slot}, key {self.spec.key!r}, step {step}"
+        if not self.steps.check(slot, step, where, pushes=True):
             return False
-        whole = self._pushes.add(slot, step, rows, range(first, first + count), chunks, where)
-        return whole is not None and self.accept(slot, step, whole)
+        whole = self.steps.add(slot, step, (ids, values), run, where)
+        return whole is not None and self._accept(slot, step, whole)
 
     def merging(self) -> Generator[None, None, bool]:
         """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
@@ -219,7 +218,7 @@ class TableState(Work):
             if self.applied is not None and slot is not None:
                 self.applied(slot, step)
         self.steps.advance()
-        yield from self._put_ahead()
+        yield from self._put_ahead() if self._ahead or self._late else ()
         self._changing = False
         if self.reached is not None:
             self.reached(self.version)
@@ -256,30 +255,30 @@ class TableState(Work):
     def _apply(self, step: int, total: Rows) -> Iterator[None]:
         """Makes the table's update, number `updates` + 1; stops after each piece. Raises RuleFailedError,
         MemoryError."""
-        moment, history, first = self._moment(step), self.rows.history, None if self.spec.given else self._made
-        at_once = min(
-            self.spec.piece_elements // max(self.layout.width, 1),
-            self.piece_rows,
-            self.rows.arrays.at_once or self.piece_rows,
-        )
+        rows, history, first = self.rows, self.rows.history, None if self.spec.given else self._made
+        moment = step if self.spec.is_sync else self.updates
+        at_once = max(min(self.spec.piece_elements // max(self.layout.width, 1), self.piece_rows), 1)
+        at_once = min(at_once, rows.arrays.at_once or at_once)
         behind: list[tuple[Array, Array]] = []
-        for ids, gradient in total.batches(max(at_once, 1)):
-            admitted = self.rows.admitted(ids, moment)
-            if admitted is not None and not admitted.all():
+        batches = total.batches(at_once)
+        for ids, gradient in batches:
+            if not rows.admits_all:
+                admitted = rows.admitted(ids, moment)
                 self.dropped += len(ids) - int(np.count_nonzero(admitted))
                 ids, gradient = ids[admitted], gradient[admitted]  # noqa: PLW2901  # the others are not looked at
-            numbers = self.rows.find_or_add(ids, moment, first)
+            numbers = ids if rows.is_full else rows.find_or_add(ids, moment, first)
             if history is None:
                 self._update(numbers, gradient, step)
             else:
                 with self.spec.rule_runs(step):
-                    yield from history.catch_up(self.rows.arrays, numbers)
+                    yield from history.catch_up(rows.arrays, numbers)
                 behind.append((numbers, gradient))
-            if len(total) > at_once:
+            if len(batches) > len(total.parts):
                 yield
         if history is not None:
             yield from self._update_all(history, behind, step)
-        yield from self.rows.boundary(moment + 1)
+        if rows.evicts:
+            yield from rows.boundary(moment + 1)
 
     def _update_all(self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int) -> Iterator[None]:
         """Updates rows that have seen all that was before, and brings some of the others closer."""
@@ -297,9 +296,11 @@ class TableState(Work):
             yield from history.sweep(self.rows.arrays, self.rows.stop, create)
 
     def _update(self, numbers: Array, gradient: Array, step: int) -> None:
-        with self.spec.rule_runs(step):
-            hyper = self.spec.hyper.at(step)
-            self.rows.arrays.apply(self.spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
+        spec = self.spec
+        try:
+            self.rows.arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=spec.hyper.at(step))
+        except RULE_ERRORS as error:
+            raise spec.failed(step, error) from error
 
     def _made(self, indices: Array) -> Array:
         """First values of rows that are not here (n, width)."""
@@ -366,7 +367,7 @@ class TableState(Work):
             return False
         if self.spec.gate is not None:
             raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
-        if not self.steps.counts.untouched(0, 1) or self.steps.holds or self._pushes.begun:
+        if not self.steps.counts.untouched(0, 1) or self.steps.holds or self.steps.open:
             raise PushRefusedError(f"{where}: a step of it has begun; restore before anybody pushes")
         if is_value:
             if step >= MOST_RESTORED:
@@ -429,7 +430,12 @@ class TableState(Work):
     # --- Pulls: answered, or kept until they can be
 
     def can_answer(self, wait: PullWait) -> bool:
-        return not self._changing and bool(self.pulls.can(wait)[0]) and not self._lacks(wait)
+        if self._changing or (self.spec.given and self._lacks(wait)):
+            return False
+        if not (self.spec.is_sync and self.spec.slots):
+            return bool(self.pulls.can(wait)[0])
+        version = self.steps.version
+        return version == wait.version if wait.reading is Reading.EXACT else version >= wait.version
 
     def passed(self, wait: PullWait) -> str | None:
         """Why a pull of an exact version can never be answered, once it is beyond it."""
@@ -439,9 +445,11 @@ class TableState(Work):
 
     def answerable(self) -> list[PullWait]:
         """The pulls that can be answered now, by version and in the order in which they came; it keeps the others."""
-        ready = [one for one in self.pulls.waiting() if self.can_answer(one)]
-        for one in ready:
-            self.pulls.forget(one)
+        ready: list[PullWait] = []
+        for one in self.pulls.waiting():
+            if self.can_answer(one):
+                ready.append(one)
+                self.pulls.forget(one)
         return ready
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
@@ -463,21 +471,22 @@ class TableState(Work):
 
     def answers(self, wait: PullWait) -> Iterator[AnswerRun | None]:
         """What answers a pull that can be answered; None between two pieces."""
-        indices = np.zeros(0, self.layout.id_dtype) if wait.ids is None else wait.ids
-        chunk_rows, number = self.layout.rows_down, self.spec.number
+        layout, spec = self.layout, self.spec
+        indices = np.zeros(0, layout.id_dtype) if wait.ids is None else wait.ids
+        chunk_rows = layout.rows_down
         at_once = max(self.piece_rows // chunk_rows, 1) * chunk_rows
         seen = self.pulls.seen(wait)
-        version = max(self.version if seen is None else int(seen[0]), wait.version)
-        priority = self.spec.priority - wait.priority * CALL_PRIORITY
-        for array, name in enumerate(self.spec.state if wait.state else (None,)):
+        version = max(self.steps.version if seen is None else int(seen[0]), wait.version)
+        priority = spec.priority - wait.priority * CALL_PRIORITY
+        for array, name in enumerate(spec.state if wait.state else (None,)):
             for low in range(0, max(len(indices), 1), at_once):
                 if array or low:
                     yield None
                 some = indices[low : low + at_once]
-                rows = yield from self.reading(some, name)
-                bounds = np.arange(chunks_of(len(some), chunk_rows) + 1) * (chunk_rows * self.layout.row_bytes)
+                rows = self.rows.arrays.read(name, some) if self.rows.is_full else (yield from self.reading(some, name))
+                bounds = np.arange(chunks_of(len(some), chunk_rows) + 1) * (chunk_rows * layout.row_bytes)
                 bounds[-1] = rows.nbytes
-                entry, source = AnswerEntry(wait.request, array, number, version), BufferSource(bytes_of(rows))
+                entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
                 yield OutRun(entry, low // chunk_rows, bounds, source, priority=priority, owner=Pin(None, 0, 0))
 
     def fits_one_piece(self, wait: PullWait) -> bool:

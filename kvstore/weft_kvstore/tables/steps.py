@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from operator import itemgetter
 from typing import NamedTuple
 
 from weft_kvstore.arrays import Array
@@ -14,7 +12,9 @@ from weft_kvstore.bucket.steps import BucketSteps, contradiction
 from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError, UpdateSpec
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import Rows, is_ascending, merged
+from weft_kvstore.rows.rows import Chunks, Rows, merged
+from weft_kvstore.settings import STEPS_AHEAD
+from weft_kvstore.wire.codec import Run
 
 # --- How a table is merged and updated --------------------------------------------------------------------------------
 
@@ -27,10 +27,6 @@ class TableSpec(UpdateSpec):
     priority: int
     given: bool
 
-    def where(self, slot: int, step: int) -> str:
-        """The words by which an error names a slot, the key and a step."""
-        return f"slot {slot}, key {self.key!r}, step {step}"
-
     def at_step(self, step: int) -> str:
         """The words by which an error names the key and a step of its own."""
         return f"key {self.key!r}, slice 0, step {step}"
@@ -41,8 +37,12 @@ class TableSpec(UpdateSpec):
         try:
             yield
         except RULE_ERRORS as error:
-            detail = str(error) or type(error).__name__  # A MemoryError has no words.
-            raise RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {detail}") from error
+            raise self.failed(step, error) from error
+
+    def failed(self, step: int, error: Exception) -> RuleFailedError:
+        """The rule has failed with this error."""
+        detail = str(error) or type(error).__name__  # A MemoryError has no words.
+        return RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {detail}")
 
 
 class Due(NamedTuple):
@@ -63,13 +63,15 @@ class TableSteps:
     """`counts` are a table's steps as those of a bucket of one slice. `_waiting` has what came and is not merged, by
     number of its slot and step, in order of arrival. `_merged` slots are in the sum of the next step, `_total`."""
 
-    def __init__(self, slots: tuple[int, ...], merge: Merge, *, is_sync: bool) -> None:
+    def __init__(self, slots: tuple[int, ...], merge: Merge, *, is_sync: bool, chunk_rows: int) -> None:
         self.counts = BucketSteps(slots, 1, is_sync=is_sync)
         self.version = 0
         """How many steps every slot is through with."""
-        self._is_sync = is_sync
+        self._is_sync, self._chunk_rows = is_sync, chunk_rows
         self._by_slot = merge is Merge.SLOT
         self._waiting: dict[tuple[int, int], Rows | None] = {}
+        self.open: dict[tuple[int, int], Chunks] = {}
+        """Pushes that have come in part, by number of the slot and step."""
         self._merged = 0
         self._total: Rows | None = None
 
@@ -85,34 +87,49 @@ class TableSteps:
 
     @property
     def begun(self) -> int:
-        """The first step that no slot has pushed, nor a later one."""
-        return max([int(self.counts.arrived.max(initial=0)), *(step + 1 for _, step in self._waiting)])
+        """The first step of which no slot has pushed anything, nor of a later one."""
+        return max([int(self.counts.arrived.max(initial=0)), *(step + 1 for _, step in [*self._waiting, *self.open])])
 
-    def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
-        """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
+    def check(self, slot: int, step: int, where: str, *, pushes: bool) -> bool:
+        """Whether what the slot says of a step is new. Raises PushRefusedError where its gradient, or its word that it
+        has none, contradicts what is there."""
         index = self.counts.indices.get(slot)
         index = self.counts.index_of(slot, where) if index is None else index
+        arrived = self.counts.arrived[index, 0]
+        if not pushes and (index, step) in self.open:
+            raise PushRefusedError(f"{where}: {contradiction(before=True)}")
+        if step == arrived and step <= self.version + STEPS_AHEAD:
+            return True  # The next one, as nearly always.
         self.counts.check(index, step, 0, 1, pushes=pushes, where=lambda _: where)
         if (index, step) in self._waiting and (self._waiting[index, step] is not None) != pushes:  # It came early.
             raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
+        return step >= arrived and (index, step) not in self._waiting
 
-    def is_over(self, slot: int, step: int) -> bool:
-        """Whether what the slot may still say of this step changes nothing."""
-        index = self.counts.indices[slot]
-        return step < self.counts.arrived[index, 0] or (index, step) in self._waiting
+    def add(self, slot: int, step: int, rows: tuple[Array, Array], run: Run, where: str) -> Rows | None:
+        """Takes in a run of the chunks of a push that is new: all rows, once they are complete. Raises PushRefusedError
+        where it contradicts what is there."""
+        of = self.counts.indices[slot], step
+        push = self.open.get(of)
+        if push is None:
+            if run.count == run.chunks:
+                return Rows(*rows)
+            push = self.open[of] = Chunks(run.chunks)
+        if push.count != run.chunks:
+            raise PushRefusedError(f"{where}: a push of {push.count} parts before and of {run.chunks} now")
+        whole = push.add(run.first, run.count, self._chunk_rows, rows, where)
+        if not whole:
+            return None
+        del self.open[of]
+        return Rows.of(whole)
 
     def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
-        """Takes in what `check` lets pass: a slot's gradient, or None for nothing. True if it may be due at once. What
-        was in before changes nothing: exactly once holds."""
-        if self.is_over(slot, step):
-            return False
-        index, first = self.counts.indices[slot], step
+        """Takes in what `check` finds new: a slot's gradient, or None for nothing. True if it may be due at once."""
+        index = self.counts.indices[slot]
+        arrived, first = self.counts.arrived[index], step
         self._waiting[index, step] = gradient
-        while (index, step) in self._waiting and self.counts.arrived[
-            index, 0
-        ] == step:  # and what came before it was due
-            self.counts.accept(index, step, 0, 1)
+        while arrived[0] == step and (index, step) in self._waiting:  # and what came before it was due
             step += 1
+            arrived[0] = step
         return first == self.version if self._is_sync else step > first
 
     def merge_next(self) -> int | None:
@@ -169,78 +186,9 @@ class TableSteps:
         index = self.counts.indices.get(slot)
         if index is None:
             return
+        self.open = {of: push for of, push in self.open.items() if of[0] != index}
         due = self._next_alone if keep_due and not self._is_sync else None
         self._waiting = {one: rows for one, rows in self._waiting.items() if one[0] != index or one == due}
         self.counts.forget(index)
         if due is not None and due[0] == index:
             self.counts.accept(index, due[1], 0, 1)
-
-
-# --- Pushes of rows that have come in part: a slot is in when all chunks of its push have come ------------------------
-
-
-class _Push:
-    """A push of `chunks` chunks, of which those numbered in `arrived` have. `parts` are ids and values by the number of
-    their first chunk: what came as one run stays one part."""
-
-    __slots__ = ("arrived", "chunks", "parts")
-
-    def __init__(self, chunks: int) -> None:
-        self.chunks = chunks
-        self.arrived: set[int] = set()
-        self.parts: dict[int, tuple[Array, Array]] = {}
-
-
-class RowPushes:
-    """Pushes by slot and step; every chunk but the last has `chunk_rows` rows. What is kept is what has come: a number
-    of chunks that a peer claims takes no memory."""
-
-    __slots__ = ("_a_chunk", "_open")
-
-    def __init__(self, chunk_rows: int) -> None:
-        self._a_chunk = chunk_rows
-        self._open: dict[tuple[int, int], _Push] = {}
-
-    @property
-    def begun(self) -> int:
-        """The first step of which no chunk has come, nor of a later one."""
-        return max((step + 1 for _, step in self._open), default=0)
-
-    def check_nothing(self, slot: int, step: int, where: str) -> None:
-        """Raises PushRefusedError where the slot declares nothing and has pushed."""
-        if (slot, step) in self._open:
-            raise PushRefusedError(f"{where}: {contradiction(before=True)}")
-
-    def add(self, slot: int, step: int, rows: Rows, run: range, chunks: int, where: str) -> Rows | None:  # noqa: PLR0917
-        """Takes in a run of the chunks of a push, each of them once: all rows, once they are complete. Raises
-        PushRefusedError where it contradicts what is there, or itself."""
-        push = self._open.get((slot, step)) or _Push(chunks)
-        if push.chunks != chunks:
-            raise PushRefusedError(f"{where}: a push of {push.chunks} parts before and of {chunks} now")
-        (part,) = rows.parts
-        if not is_ascending(part[0]):
-            raise PushRefusedError(f"{where}: rows of chunks {run.start} to {run.stop - 1} do not ascend")
-        new = [number for number in run if number not in push.arrived]
-        parts = {run.start: part}
-        if len(new) < len(run):
-            chunk_rows = self._a_chunk
-            some = {
-                number: slice((number - run.start) * chunk_rows, (number - run.start + 1) * chunk_rows)
-                for number in new
-            }
-            parts = {number: (part[0][one], part[1][one]) for number, one in some.items()}
-        if len(push.arrived) + len(new) < chunks:
-            push.parts |= parts
-            push.arrived.update(new)
-            self._open[slot, step] = push
-            return None
-        whole = [one for _, one in sorted((push.parts | parts).items(), key=itemgetter(0))]
-        for (before, _), (behind, _) in pairwise(whole):
-            if not before[-1] < behind[0]:
-                raise PushRefusedError(f"{where}: rows of its chunks do not ascend")
-        self._open.pop((slot, step), None)
-        return Rows.of(whole)
-
-    def drop(self, slot: int) -> None:
-        """Forgets what a slot has not completed."""
-        self._open = {of: push for of, push in self._open.items() if of[0] != slot}

@@ -7,7 +7,7 @@ in it is executable. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ import numpy as np
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import take_rows
 from weft_kvstore.arrays import Array, Buffer, bytes_of
-from weft_kvstore.rows.rows import Rows
+from weft_kvstore.rows.rows import is_ascending
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.structs import Reader
@@ -230,48 +230,41 @@ class RowSource:
 
     def read(self, start: int, stop: int) -> Sequence[Buffer]:
         """Bytes `start` to `stop`, which are whole chunks."""
-        layout = self._layout
+        layout, row_bytes = self._layout, self._layout.row_bytes
         low = start // layout.chunk_bytes * layout.rows_up
-        high = low + (stop - start) // (ID_BYTES + layout.row_bytes)
-        if self._positions is not None:
-            return (self._rows_at(self._positions[low:high]),)
-        ids, values = bytes_of(self._ids), bytes_of(self._values)
-        return ids[low * ID_BYTES : high * ID_BYTES], values[low * layout.row_bytes : high * layout.row_bytes]
-
-    def _rows_at(self, some: Array) -> memoryview:
-        """The bytes of the rows at these positions."""
-        layout, middle = self._layout, len(some) * ID_BYTES
-        joined = np.empty(middle + len(some) * layout.row_bytes, np.uint8)
+        count = (stop - start) // (ID_BYTES + row_bytes)
+        if self._positions is None:
+            ids, values = bytes_of(self._ids), bytes_of(self._values)
+            return ids[low * ID_BYTES : (low + count) * ID_BYTES], values[low * row_bytes : (low + count) * row_bytes]
+        some, middle = self._positions[low : low + count], count * ID_BYTES
+        joined = np.empty(middle + count * row_bytes, np.uint8)
         # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
         self._ids.take(some, out=joined[:middle].view(self._ids.dtype), mode="clip")
-        take_rows(self._values, some, joined[middle:].view(layout.dtype).reshape(len(some), layout.width))
-        return bytes_of(joined)
+        take_rows(self._values, some, joined[middle:].view(layout.dtype).reshape(count, layout.width))
+        return (joined.data,)
 
 
-def unpacked_rows(run: Run, layout: RowLayout, shard: int, key: str) -> Rows:
-    """The rows of a run of a push to a shard: their indices there, which ascend within each chunk, and values, a view
-    of the payload; `key` is the key's name. Raises ProtocolError, naming the field."""
-    row = ID_BYTES + layout.row_bytes
-    _check_sizes(run, layout.rows_on(shard), layout.rows_up, row, key)
-    count = run.payload.nbytes // row
-    ids: Array = np.frombuffer(run.payload, layout.id_dtype, count)
-    values: Array = np.frombuffer(run.payload, layout.dtype, count * layout.width, count * ID_BYTES)
-    return Rows(_indices(ids, layout.rows_up, layout, shard, key), values.reshape(count, layout.width))
+def unpacked_rows(run: Run, layout: RowLayout, shard: int, key: str) -> tuple[Array, Array]:
+    """The rows of a run of a push to a shard: their indices there, which ascend, and values, which may be written: they
+    are copied where the payload is no place for that. `key` is the key's name. Raises ProtocolError, naming the field.
+    """
+    payload, row = run.payload, ID_BYTES + layout.row_bytes
+    _check_sizes(run, payload.nbytes, layout.rows_on(shard), layout.rows_up, row, key)
+    count = payload.nbytes // row
+    ids: Array = np.frombuffer(payload, layout.id_dtype, count)
+    values: Array = np.frombuffer(payload, layout.dtype, count * layout.width, count * ID_BYTES)
+    flags = values.flags
+    if not (flags.writeable and flags.aligned and ids.flags.aligned):
+        ids, values = ids.copy(), values.copy()
+    return _indices(ids, layout, shard, key), values.reshape(count, layout.width)
 
 
-def chunks_apart(rows: Rows, chunk_rows: int) -> Iterator[Rows]:
-    """The chunks of a run, at least one."""
-    ids, values = rows.ids, rows.values
-    for begin in range(0, max(len(ids), 1), chunk_rows):
-        yield Rows(ids[begin : begin + chunk_rows], values[begin : begin + chunk_rows])
-
-
-def unpacked_ids(run: Run, layout: RowLayout, shard: int, key: str) -> list[Array]:
-    """The chunks of a run of a pull's ids, as indices on the shard. Raises ProtocolError, naming the field."""
-    _check_sizes(run, layout.rows_on(shard), layout.ids_up, ID_BYTES, key)
-    ids = np.frombuffer(run.payload, layout.id_dtype).copy()  # They outlive the message.
-    indices = _indices(ids, layout.ids_up, layout, shard, key)
-    return [indices[begin : begin + layout.ids_up] for begin in range(0, max(len(ids), 1), layout.ids_up)]
+def unpacked_ids(run: Run, layout: RowLayout, shard: int, key: str) -> Array:
+    """The ids of a run of a pull, as indices on the shard, which ascend. Raises ProtocolError, naming the field."""
+    payload = run.payload
+    _check_sizes(run, payload.nbytes, layout.rows_on(shard), layout.ids_up, ID_BYTES, key)
+    ids = np.frombuffer(payload, layout.id_dtype).copy()  # They outlive the message.
+    return _indices(ids, layout, shard, key)
 
 
 def check_chunks(rows: int, chunk_rows: int, chunks: int, key: str) -> None:
@@ -280,14 +273,13 @@ def check_chunks(rows: int, chunk_rows: int, chunks: int, key: str) -> None:
         raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, chunk_rows)}")
 
 
-def _check_sizes(run: Run, rows: int, chunk_rows: int, row: int, key: str) -> None:
+def _check_sizes(run: Run, nbytes: int, rows: int, chunk_rows: int, row: int, key: str) -> None:  # noqa: PLR0917
     chunks, stop = run.chunks, run.first + run.count
     if not 1 <= chunks <= max(-(-rows // chunk_rows), 1):
         check_chunks(rows, chunk_rows, chunks, key)
     if stop > chunks:
         raise ProtocolError(f"Push.first: chunks {run.first} to {stop - 1} of key {key!r}, there are {chunks}")
     full = chunk_rows * row
-    nbytes = run.payload.nbytes
     last = nbytes - (run.count - 1) * full
     is_end = 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
     fits = last == full if stop < chunks else is_end
@@ -296,20 +288,14 @@ def _check_sizes(run: Run, rows: int, chunk_rows: int, row: int, key: str) -> No
         raise ProtocolError(f"Push.nbytes: {nbytes} for {detail}")
 
 
-def _indices(ids: Array, chunk_rows: int, layout: RowLayout, shard: int, key: str) -> Array:
-    """The indices on the shard of ids (n), which ascend within each chunk. May be the same array."""
+def _indices(ids: Array, layout: RowLayout, shard: int, key: str) -> Array:
+    """The indices on the shard of ids (n), which ascend. May be the same array."""
     if not ids.size:
         return ids
-    ascends = ids[1:] > ids[:-1]
-    if np.logical_and.reduce(ascends):
-        lowest, highest = int(ids[0]), int(ids[-1])
-    else:
-        ascends[chunk_rows - 1 :: chunk_rows] = True  # From one chunk to the next they need not.
-        if not ascends.all():
-            raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
-        lowest, highest = int(ids.min()), int(ids.max())
-    if layout.growth is None and not 0 <= lowest <= highest < layout.rows:
-        raise ProtocolError(f"ids: rows {lowest} to {highest} of key {key!r}, which has {layout.rows}")
+    if not is_ascending(ids):
+        raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
+    if layout.growth is None and not 0 <= ids[0] <= ids[-1] < layout.rows:
+        raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {layout.rows}")
     if layout.shards == 1:
         return ids
     if layout.growth is None:

@@ -95,10 +95,10 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     old = simulation.stores[0].push_rows("t", 0, np.arange(90), ones(90, 6))
     shard = simulation.shards[0]
     (unit,) = shard.job.shard.tables.values()
-    while not unit._pushes._open:
+    while not unit.steps.open:
         assert simulation.step(ANY)
-    ((_, half),) = unit._pushes._open.items()
-    assert 0 < len(half.arrived) < half.chunks
+    ((_, half),) = unit.steps.open.items()
+    assert 0 < len(half._arrived) < half.count
     again = simulation.join(0, incarnation=2)
     ended(simulation, again.push_rows("t", 0, np.arange(50, 60), 3 * ones(10, 6)))
     assert not old.done()

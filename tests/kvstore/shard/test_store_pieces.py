@@ -296,11 +296,11 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
             shard.say(push_of(0, [len(payload)], payload_kind=1, step=1, count=2, chunks=2, request=5), payload)
         assert held.sets_waiting == 0
         assert not held._known_sets
+        assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
-        assert "rows of chunks 0 to 1 do not ascend" in str(shard.heard)
-        assert not shard.job.table(0)._pushes._open
-    assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
+        assert "ids: rows of key 't' that do not ascend" in str(shard.heard)
+        assert not shard.job.table(0).steps.open
 
 
 def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -> None:

@@ -17,11 +17,10 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.pulls import PIECE_ELEMENTS, PullWait
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import Rows
+from weft_kvstore.rows.rows import Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import state as tables_state
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import RowPushes
 from weft_kvstore.wire.messages import Reading
 
 RUNS = 1024
@@ -30,13 +29,12 @@ ROWS, WIDTH = 40, 2
 
 @pytest.mark.parametrize("order", [np.arange(RUNS), np.arange(RUNS)[::-1], np.random.default_rng(3).permutation(RUNS)])
 def test_a_push_is_whole_when_all_its_chunks_have_come_in_any_order(order: np.ndarray) -> None:
-    pushes = RowPushes(1)
-    whole = None
+    push, parts = Chunks(RUNS), []
     for number in order.tolist():
-        assert whole is None
-        rows = Rows(np.array([3 * number]), np.full((1, 2), number, np.float32))
-        whole = pushes.add(0, 0, rows, range(number, number + 1), RUNS, "slot 0")
-    assert whole is not None
+        assert not parts
+        rows = np.array([3 * number]), np.full((1, 2), number, np.float32)
+        parts = list(push.add(number, 1, 1, rows, "slot 0"))
+    whole = Rows.of(parts)
     assert np.array_equal(whole.ids, 3 * np.arange(RUNS))
     assert np.array_equal(whole.values[:, 0], np.arange(RUNS))
 

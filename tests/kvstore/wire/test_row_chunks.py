@@ -10,10 +10,9 @@ import pytest
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import MOST_PARTS, Rows, is_ascending, merged
+from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows, is_ascending, merged
 from weft_kvstore.sharding import RowLayout, chunks_of
-from weft_kvstore.tables.steps import RowPushes
-from weft_kvstore.wire.codec import ProtocolError, RowSource, Run, chunks_apart, unpacked_ids, unpacked_rows
+from weft_kvstore.wire.codec import ProtocolError, RowSource, Run, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
 
 
@@ -53,28 +52,24 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
     source = RowSource(ids, rows.values, cut, picked if shards > 1 else None)
     mine, chunks = len(picked), chunks_of(len(picked), 7)
     assert (source.count, source.nbytes) == (mine, mine * (8 + 4 * width))
-    pushes, complete = RowPushes(7), None
+    push, whole = Chunks(chunks), []
     for low, high in pairwise([0, *[stop for stop in stops if stop < chunks], chunks]):
         run = run_of(source, cut, low, high, chunks)
         came = unpacked_rows(run, cut, shards - 1, "t")
-        apart = [len(one.ids) for one in chunks_apart(came, 7)]
-        assert apart == [min(7, mine - first * 7) for first in range(low, high)]
-        assert complete is None
-        complete = pushes.add(0, 0, came, range(low, high), chunks, "here")
-    assert complete is not None
-    together = complete
+        assert not whole
+        whole = list(push.add(low, high - low, 7, came, "here"))
+    together = Rows.of(whole)
     pieces = list(together.batches(3))
     assert all(len(ids) == len(values) <= 3 for ids, values in pieces)
     for found in (together.ids, np.concatenate([together.ids[:0], *(ids for ids, _ in pieces)])):
         assert np.array_equal(found, ids[picked] // shards)
     wanted = rows.values[picked]
     assert np.array_equal(np.concatenate([wanted[:0], *(values for _, values in pieces)]), wanted)
-    assert (len(together), together.size, together.nbytes) == (mine, wanted.size, wanted.nbytes + 8 * mine)
+    assert (len(together), together.size) == (mine, wanted.size)
     assert np.array_equal(together.values, wanted)
     assert np.array_equal(merged(together, Rows(together.ids, wanted)).values, wanted + wanted)
     of_ids = memoryview(ids[picked].tobytes())
-    asked = [one for run in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops) for one in
-             unpacked_ids(run, cut, shards - 1, "t")]  # fmt: skip
+    asked = [unpacked_ids(run, cut, shards - 1, "t") for run in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)]
     assert np.array_equal(np.concatenate(asked), ids[picked] // shards)
 
 
@@ -93,68 +88,39 @@ def test_what_came_as_one_run_stays_where_it_arrived() -> None:
     parts = [unpacked_rows(run, cut, 0, "t") for run in came]
     for run, part in zip(came, parts, strict=True):
         payload = np.frombuffer(run.payload, np.uint8)
-        assert np.shares_memory(part.ids, payload)
-        assert np.shares_memory(part.values, payload)
-    pushes = RowPushes(7)
-    assert pushes.add(0, 0, parts[0], range(2), 6, "here") is None
-    together = pushes.add(0, 0, parts[1], range(2, 6), 6, "here")
-    assert together is not None
-    for (ids, values), part in zip(together.batches(40), parts, strict=True):
-        assert ids is part.ids
-        assert values is part.values
+        for array in part:
+            assert np.shares_memory(array, payload)
+    push = Chunks(6)
+    assert not push.add(0, 2, 7, parts[0], "here")
+    assert push.add(2, 4, 7, parts[1], "here") == parts
+    assert Rows.of(parts).batches(40) == parts
 
 
-def some_rows(ids: list[int]) -> Rows:
-    return Rows(np.array(ids), np.array(ids, np.float32)[:, None])
+def some_rows(ids: list[int]) -> tuple[Array, Array]:
+    return np.array(ids), np.array(ids, np.float32)[:, None]
 
 
 def test_chunks_that_came_before_are_left_out_whatever_runs_they_come_in_again() -> None:
     """Three rows a chunk: chunks 1 and 4 are there when all of 0 to 5 comes."""
-    pushes = RowPushes(3)
-    ids = list(range(10, 27))
+    push, ids = Chunks(6), list(range(10, 27))
     for chunk in (4, 1):
-        first = some_rows(ids[3 * chunk : 3 * chunk + 3])
-        assert pushes.add(0, 0, first, range(chunk, chunk + 1), 6, "here") is None
-    assert pushes.begun == 1
+        assert not push.add(chunk, 1, 3, some_rows(ids[3 * chunk : 3 * chunk + 3]), "here")
     again = some_rows(ids)
-    again.values[:] += 1
-    found = pushes.add(0, 0, again, range(6), 6, "here")
-    assert found is not None
+    again[1][:] += 1
+    found = Rows.of(push.add(0, 6, 3, again, "here"))
     assert found.ids.tolist() == ids
     before = {13, 14, 15, 22, 23, 24}
     assert found.values[:, 0].tolist() == [one if one in before else one + 1 for one in ids]
-    assert pushes.begun == 0
 
 
-@pytest.mark.parametrize(
-    ("there", "first", "ids", "told"),
-    [
-        ([], 0, [1, 2, 3, 3], "rows of chunks 0 to 1 do not ascend"),
-        ([(0, [5, 6])], 1, [6, 7], "rows of its chunks do not ascend"),
-        ([(2, [5, 6])], 0, [1, 2, 3, 5], "rows of its chunks do not ascend"),
-    ],
-)
+@pytest.mark.parametrize(("there", "first", "ids"), [((0, [5, 6]), 1, [6, 7]), ((2, [5, 6]), 0, [1, 2, 3, 5])])
 def test_rows_that_are_not_between_those_beside_them_are_refused(
-    there: list[tuple[int, list[int]]], first: int, ids: list[int], told: str
+    there: tuple[int, list[int]], first: int, ids: list[int]
 ) -> None:
-    chunks = len(there) + len(ids) // 2
-    pushes = RowPushes(2)
-    for chunk, some in there:
-        assert pushes.add(0, 3, some_rows(some), range(chunk, chunk + 1), chunks, "here") is None
-        with pytest.raises(PushRefusedError, match=f"here: a push of {chunks} parts before and of 8 now"):
-            pushes.add(0, 3, some_rows(some), range(chunk, chunk + 1), 8, "here")
-        with pytest.raises(PushRefusedError, match="pushed before and declares nothing now"):
-            pushes.check_nothing(0, 3, "here")
-    with pytest.raises(PushRefusedError, match=f"here: {told}"):
-        pushes.add(0, 3, some_rows(ids), range(first, first + len(ids) // 2), chunks, "here")
-
-
-def test_what_a_slot_has_not_completed_is_forgotten_with_it() -> None:
-    pushes = RowPushes(2)
-    pushes.add(0, 3, some_rows([5, 6]), range(1), 2, "here")
-    pushes.drop(0)
-    pushes.check_nothing(0, 3, "here")
-    assert pushes.begun == 0
+    push = Chunks(1 + len(ids) // 2)
+    assert not push.add(there[0], 1, 2, some_rows(there[1]), "here")
+    with pytest.raises(PushRefusedError, match="here: rows of its chunks do not ascend"):
+        push.add(first, len(ids) // 2, 2, some_rows(ids), "here")
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, MOST_PARTS + 3])
@@ -189,7 +155,6 @@ def test_a_sum_of_pushes_is_that_of_their_rows_in_order(slots: int, count: int) 
         ([0, 3, 9, 9, 10], None, "do not ascend"),
         ([5, 1000], None, "rows 5 to 1000 of key 't', which has 1000"),
         ([-4, 5], None, "rows -4 to 5"),
-        ([1, 4, 2, 900, 1000], None, "rows 1 to 1000"),
         ([2**64 - 1, 0], GrowthDescription(), "do not ascend"),
     ],
 )
