@@ -10,7 +10,7 @@ import numpy as np
 
 from store_cluster import constant, key_of, store_of
 from weft_graph.program import Update
-from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression import Codec
 from weft_kvstore.description.records import (
     CompressionDescription,
     KeyDescription,

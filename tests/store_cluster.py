@@ -15,7 +15,7 @@ from weft_graph.program import Update
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store

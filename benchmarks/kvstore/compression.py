@@ -18,7 +18,7 @@ from benchmark import Plan, Progress, run
 from reporting import PeerRounds, Round, Row, row_of
 from store_cases import FLOAT_BYTES, MIB, Case
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression import Codec
 from weft_kvstore.description.records import CompressionDescription, Kind
 from weft_kvstore.sharding import codec_of
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.codecs import Codec, Half, TopK, TwoBit
+from weft_kvstore.compression import Codec, Half, TopK, TwoBit
 from weft_kvstore.description.records import (
     CompressionDescription,
     GrowthDescription,

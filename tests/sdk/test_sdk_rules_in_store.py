@@ -15,7 +15,7 @@ from weft.api.job import JobSpec
 from weft.optimizer_graph import CustomOptimizer
 from weft_graph.rules.schedule import value_at
 from weft_kvstore.description.records import description_from_json
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_server.planning.check import read_and_check
 from weft_server.planning.estimate import Bounds
 

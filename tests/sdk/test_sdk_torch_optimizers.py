@@ -13,7 +13,7 @@ from server_specs import save_rows, spec_json
 from weft.api.job import JobSpec
 from weft_kvstore import Key, describe
 from weft_kvstore.description.records import description_from_json
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_server.planning.check import read_and_check
 from weft_server.planning.estimate import Bounds
 from weft_server.planning.rule_planning import plan_rule

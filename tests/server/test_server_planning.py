@@ -23,7 +23,7 @@ from weft_graph.ir import Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.description.records import description_from_json
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_server.control.leases import Lease
 from weft_server.control.orders import allocation_of
 from weft_server.planning.check import describe, read_and_check

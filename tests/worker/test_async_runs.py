@@ -18,7 +18,7 @@ from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.errors import StoreLostError, StoreTimeoutError
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_worker.patience import patiently
 from worker_graphs import bags
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags

@@ -18,7 +18,7 @@ from weft_graph.passes.draft import Options, Precision
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import LossScaling, description_from_json
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.step_outcome import StepOutcome
 from weft_worker.errors import WorkerError
 from weft_worker.step_loss_scale import StepLossScale

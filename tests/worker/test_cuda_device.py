@@ -19,7 +19,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.program import Programs
 from weft_graph.types import BATCH, DType, TensorType
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_worker.bind import bind
 from weft_worker.cuda_device import CudaDevice
 from weft_worker.device import CpuDevice, Device

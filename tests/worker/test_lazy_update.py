@@ -22,7 +22,7 @@ from weft_data.schedule import BatchPlan
 from weft_graph.rules.built_in import stored_rule
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import description_from_json
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from worker_graphs import BAG, CLASSES, VOCABULARY, bags
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all
 

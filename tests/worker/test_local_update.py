@@ -23,7 +23,7 @@ from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, description_from_json
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker.errors import TaskError
 from weft_worker.local_keys import local_keys_of

@@ -22,7 +22,7 @@ from weft_kernels.kernel import Array
 from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.description.records import StoreDescription, description_from_json
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker.own_values import OwnStore
 from weft_worker.run import open_store

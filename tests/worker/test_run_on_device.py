@@ -20,7 +20,7 @@ from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.ir import Graph
 from weft_graph.passes.draft import Options, Precision
 from weft_graph.types import DType
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_worker.bind import bind
 from weft_worker.device import CPU, CpuDevice, open_device
 from weft_worker.errors import DeviceError

@@ -18,7 +18,7 @@ from weft_graph.ir import Graph, Initializer, Parameter
 from weft_graph.types import DType, TensorType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import description_from_json
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from worker_graphs import METRICS, mlp, normalized
 from worker_jobs import WAIT_S, Job, programs_of, run_all, save_data

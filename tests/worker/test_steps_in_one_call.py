@@ -13,7 +13,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft_graph.ir import Graph
 from weft_graph.types import DType
 from weft_kvstore.description.records import description_from_json
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker import run as worker_run
 from weft_worker.engine.serial import SerialEngine

@@ -20,7 +20,7 @@ from weft_graph.ir import Graph
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import StoreDescription, description_from_json
 from weft_kvstore.errors import StoreLostError
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker.pace import waiting_ids
 from worker_graphs import BAG, VOCABULARY, WIDTH, bags

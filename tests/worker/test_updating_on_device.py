@@ -15,7 +15,7 @@ import cuda_on_host
 import rule_documents
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.types import DType
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.store import Store
 from weft_worker.device import CpuDevice
 from weft_worker.local_update import LocalUpdateStore

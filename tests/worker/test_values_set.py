@@ -21,7 +21,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import description_from_json
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.snapshot_files import Tensor, TensorFile, TensorFileError, header_of
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.value_setter import ValueSetter

@@ -22,7 +22,7 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.shard.snapshot import Captured, MissedError, joined
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of

@@ -23,7 +23,7 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode
 from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreLostError
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError, joined, saved
 from weft_kvstore.snapshot_files import SnapshotError

@@ -20,8 +20,7 @@ from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps, contradiction
 from weft_kvstore.bucket.sums import ADDED, GatedSums, Gradient, PendingSegments, SliceSum, sum_dtype
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
-from weft_kvstore.compression.codecs import PayloadError
-from weft_kvstore.compression.slices import SliceCodec
+from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, StoreDescription, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD

@@ -15,8 +15,7 @@ from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
-from weft_kvstore.compression.codecs import Codec
-from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
+from weft_kvstore.compression import Codec, SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import HyperHold, KeyHyper
 from weft_kvstore.sharding import BucketPart

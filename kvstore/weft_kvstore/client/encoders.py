@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.client.plan import KeySet, PlanRun
-from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
+from weft_kvstore.compression import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
 from weft_kvstore.settings import STEPS_AHEAD

@@ -15,7 +15,7 @@ import numpy as np
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
 from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, source_of
-from weft_kvstore.compression.codecs import PayloadError
+from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.errors import StoreError
 from weft_kvstore.sharding import Routing

@@ -15,8 +15,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, Buffer
-from weft_kvstore.compression.codecs import Codec
-from weft_kvstore.compression.slices import SliceCodec
+from weft_kvstore.compression import Codec, SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription

@@ -17,7 +17,7 @@ from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.operation import LocalOperation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
-from weft_kvstore.compression.slices import reassigned, residual_array, slot_of
+from weft_kvstore.compression import reassigned, residual_array, slot_of
 from weft_kvstore.description.check import CurveKeyError
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveKeys, new_curve_keys

@@ -42,7 +42,7 @@ from weft_kvstore.library.arrays import (
 from weft_kvstore.library.calls import RowCalls
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
 from weft_kvstore.library.steps import Barriers, SlotSteps, await_shards, check_number, checked_priority, is_whole
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings

@@ -19,7 +19,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.compression.slices import residual_array
+from weft_kvstore.compression import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.arrays import Columns, RowCapture, a_block

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.plan import KeySet
-from weft_kvstore.compression.slices import SliceEncoder
+from weft_kvstore.compression import SliceEncoder
 from weft_kvstore.description.records import (
     CommitDescription,
     CompressionDescription,

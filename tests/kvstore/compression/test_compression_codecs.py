@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.codecs import Codec, PayloadError
+from weft_kvstore.compression import Codec, PayloadError
 from weft_kvstore.description.records import CompressionDescription, Kind
 from weft_kvstore.sharding import codec_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from weft_graph.program import Update
-from weft_kvstore.compression.codecs import Half, TopK, TwoBit
+from weft_kvstore.compression import Half, TopK, TwoBit
 from weft_kvstore.description.check import compression_problems
 from weft_kvstore.description.records import (
     LEAST_BYTES,

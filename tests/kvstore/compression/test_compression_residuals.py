@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.codecs import PayloadError, TwoBit
-from weft_kvstore.compression.slices import SliceEncoder, reassigned, residual_array, slot_of
+from weft_kvstore.compression import PayloadError, SliceEncoder, TwoBit, reassigned, residual_array, slot_of
 from weft_kvstore.description.records import CompressionDescription, Kind
 from weft_kvstore.sharding import codec_of
 

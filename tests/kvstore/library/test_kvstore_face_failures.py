@@ -30,7 +30,7 @@ from weft_kvstore import (
 from weft_kvstore.errors import StoreClosedError
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.library.steps import Barriers
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 
 
 def refused(future: Future[None]) -> bool:

@@ -32,7 +32,7 @@ from store_raw import RawPeer, hello_of, pull_of, push_of, raw_peer
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.same_host import arrays as client_arrays
 from weft_kvstore.same_host import handover
 from weft_kvstore.same_host import memory as shared_memory

@@ -22,7 +22,7 @@ from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, changed_rows, column, 
 from store_raw import push_of as a_push
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, NUMBER_BYTES, encode

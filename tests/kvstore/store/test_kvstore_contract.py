@@ -14,7 +14,7 @@ from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of
 from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, Merge, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store

@@ -15,7 +15,7 @@ from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
 

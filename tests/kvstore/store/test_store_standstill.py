@@ -14,11 +14,11 @@ import pytest
 
 from store_cluster import WAIT_S, key_of, store_of
 from store_simulation import Simulation
+from weft_kvstore import local
 from weft_kvstore.client import core
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreLostError
-from weft_kvstore.local import local_store
-from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.local import LocalStore
 from weft_kvstore.serving import shard_server
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -59,7 +59,7 @@ def test_it_would_without_noticing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_in_a_process_that_stood_still_gives_no_call_up(monkeypatch: pytest.MonkeyPatch, notices: bool) -> None:
     stood_s = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stood_s[0])
-    monkeypatch.setattr(local_store, "time", clock)
+    monkeypatch.setattr(local, "time", clock)
     if not notices:
         monkeypatch.setattr(core, "STALL_S", float("inf"))
     with LocalStore(DESCRIPTION, settings=LINK) as store:
