@@ -7,7 +7,6 @@ shown to nobody.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final
 
@@ -299,9 +298,8 @@ class Bucket:
 
     def _next_piece(self, indices: range, first: int, stop: int) -> tuple[int, int, int] | None:
         """The first of these slices whose next step has arrived from all of these slots, and can be applied in one go,
-        and that step; a whole key is updated at once. None of them lacks a value, and no change of hyper-parameters
-        holds the step."""
-        steps, spec, hold = self.steps, self.spec, self.spec.hold
+        and that step; a whole key is updated at once. None of them lacks a value."""
+        steps, spec = self.steps, self.spec
         arrived = steps.arrived[indices.start : indices.stop]
         done = steps.version if spec.is_sync else steps.through[indices.start]
         if spec.is_whole:
@@ -312,12 +310,11 @@ class Bucket:
             behind, last, oldest, newest = min(map(min, rows)), min(map(max, rows)), min(numbers), max(numbers)
         else:
             behind, last, oldest, newest = arrived.min(), arrived.max(axis=1).min(), int(done.min()), done.max()
-        undecided = math.inf if hold is None or hold.pending is None else hold.pending.step
-        if last <= oldest or oldest >= undecided:
+        if last <= oldest:
             return None
         low, high, step = first, stop, oldest
         if not (oldest == newest < behind and self.sets.complete):  # Nearly always it is.
-            ready: Array = np.logical_and.reduce(arrived > done) & (done < undecided) & ~self.sets.lacking(first, stop)
+            ready: Array = np.logical_and.reduce(arrived > done) & ~self.sets.lacking(first, stop)
             low = int(ready.argmax())
             if not ready[low] or (spec.is_whole and not ready.all()):
                 return None
@@ -400,14 +397,6 @@ class Bucket:
             self.steps.pushed[index, first:stop] = elements is not None
             if self.applied is not None and elements is not None:
                 self.applied(self.spec.slots[index], step, first, stop)
-
-    def begun(self, first: int, stop: int) -> tuple[int, str]:
-        """The first step of which nobody has pushed or declared anything for some slices, and who has begun the one
-        before it, in words. What has come early counts wherever it belongs."""
-        arrived = self.steps.arrived[:, first:stop].max(axis=0)
-        at = first + int(arrived.argmax())
-        step = max([int(arrived.max()), *(step + 1 for _, step in self._waiting)])
-        return step, f"step {step - 1} of {self.spec.key_named(at)} has begun"
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""

@@ -438,8 +438,6 @@ class BucketPulls(WaitingPulls):
         if self._sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
             return f"{key} was never set", []
         version = int(self._steps.version[slice_])
-        if due and self._spec.hold is not None and self._spec.hold.holds(version):
-            return f"{key} has seen {version} steps; step {version} waits for {self._spec.hold.reason()}", []
         if due and self._spec.gate is not None:
             detail, missing = self._spec.gate.missing(version)
             return f"{key} has seen {version} steps; {detail}", missing

@@ -17,7 +17,7 @@ from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
 from weft_kvstore.compression import Codec, SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
-from weft_kvstore.hyper import HyperHold, KeyHyper
+from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.sharding import BucketPart
 from weft_kvstore.wire.outbox import BufferSource, Pinnable
 
@@ -182,8 +182,7 @@ class EncodedValues:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSpec:
     """Of bucket `number`, whether its keys are dense or a table. `piece_elements`: elements that the rule updates at
-    once. `gate`: what holds each step until the slots have agreed on it, where they do. `hold`: what holds a step whose
-    hyper-parameters are being changed."""
+    once. `gate`: what holds each step until the slots have agreed on it, where they do."""
 
     number: int
     slots: tuple[int, ...]
@@ -195,7 +194,6 @@ class UpdateSpec:
     hyper: KeyHyper
     piece_elements: int
     gate: StepGate | None
-    hold: HyperHold | None
     is_sync: bool = field(init=False)
     """Whether a step applies once all slots are in, not each slot's by itself."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial, wraps
@@ -12,7 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.agreement import BarrierOperation, Change, HyperOperation
+from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
 from weft_kvstore.client.operation import CALLS, KeyOperation, Operation
 from weft_kvstore.client.plan import Keys, KeySet, TableKey
 from weft_kvstore.client.row_operation import Ids, RowOperation
@@ -20,7 +19,6 @@ from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, error_of, joined, on_end
-from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
@@ -415,30 +413,21 @@ class StoreCalls(Store):
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
         return self.pull_table(table, version, (ids, count), **how)
 
-    # --- What all shards agree on
+    # --- What all shards are told
 
     @_checked
-    def set_hyper(
-        self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
-    ) -> Future[int]:
-        """Give the rule's hyper-parameters these numbers from `step` on, for the whole job or for one key; without a
-        step, from the first that is possible. The future ends with the step, once it holds on all shards.
+    def set_hyper(self, numbers: Mapping[str, float], *, step: int, key: str | None = None) -> Future[int]:
+        """Give the rule's hyper-parameters these numbers from `step` on, for the whole job or for one key: such as a
+        `HyperScope` lets pass, and a step of which the slot has pushed nothing. The future ends with the step, once all
+        shards know.
 
         They take the place of numbers and schedules, and are multiplied by a key's multipliers. What was changed for a
-        key stands before what was changed for all. No slot may have pushed, or declared, anything of the step, or it is
-        refused, and so it is while another slot changes some: then nothing has changed. Where steps are each slot's
-        own, so is the step here. After a StoreTimeoutError or a StoreLostError it may hold or not, but on all shards
-        alike.
+        key stands before what was changed for all, and of slots' changes at one step that of the highest slot holds.
+        After a StoreTimeoutError or a StoreLostError they may hold or not, but on all shards alike.
         """
-        known = None if key is None else self._keys.known(key, "set_hyper")
-        try:
-            numbers = checked_numbers(self._description, known, changes)
-        except ValueError as error:
-            where = f"slot {self._slot}: set_hyper{'' if key is None else f' of key {key!r}'}"
-            raise StoreRefusedError(f"{where}: {error}") from None
-        first = None if step is None else self._checked_step(step, "set_hyper")
-        change = Change(numbers, first, None if key is None else self._keys.key_indices[key], key)
-        return self._begun(HyperOperation(StoreFuture(self._driver), change, lambda: os.urandom(16)))
+        first = self._checked_step(step, "set_hyper")
+        key_index = None if key is None else self._keys.key_indices[key]
+        return self._begun(HyperOperation(StoreFuture(self._driver), first, numbers, key, key_index))
 
     @_checked
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:

@@ -31,7 +31,6 @@ from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_runs
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
-    NOBODY,
     Acknowledge,
     Because,
     Bye,
@@ -39,11 +38,6 @@ from weft_kvstore.wire.messages import (
     Failed,
     FailureCode,
     Hello,
-    HyperAnswer,
-    HyperDecide,
-    HyperDecided,
-    HyperDoubt,
-    HyperSettle,
     Measured,
     PushRefused,
     Refused,
@@ -239,17 +233,12 @@ class ClientCore:
             case Released():
                 for frame in message.frame:
                     self._delivered(link, link.released(frame, now))
-            case HyperDoubt():
-                self.links[0].say(HyperDecide(NOBODY, message.proposal, 0))
-            case HyperDecided() if message.request == NOBODY:
-                for other in self.links[1:]:  # One of them was in doubt.
-                    other.say(HyperSettle(NOBODY, message.proposal, message.version))
             case PushRefused():
                 self._on_push_refused(link, message)
             case Welcome() | Refused():
                 link.on_handshake(message, now)
                 return True
-            case Done() | Measured() | Failed() | Because() | HyperAnswer() | HyperDecided():
+            case Done() | Measured() | Failed() | Because():
                 for number in message.request if isinstance(message, Done) else [message.request]:
                     if (request := link.requests.get(number)) is not None:
                         self._on_answer(link, request, message)
@@ -425,7 +414,7 @@ class ClientCore:
             link = self.links[shard]
             for run in operation.runs.get(shard, ()):
                 link.outbox.cancel(run)
-            if link.requests.pop(operation.number, None) is not None:
+            if not operation.is_kept and link.requests.pop(operation.number, None) is not None:
                 for message in operation.withdraw(shard):
                     link.say(message)
 

@@ -25,8 +25,6 @@ from weft_kvstore.wire.messages import (
     NOBODY,
     Cancel,
     Done,
-    HyperAnswer,
-    HyperDecided,
     Measured,
     Message,
     PayloadKind,
@@ -56,7 +54,7 @@ def _not_here(slots: str) -> str:
     return f"slots {slots} have not called it" if "," in slots else f"slot {slots} has not called it"
 
 
-Answer: TypeAlias = Done | Measured | HyperAnswer | HyperDecided
+Answer: TypeAlias = Done | Measured
 """What a shard says of a request that is no pull."""
 
 SentRun: TypeAlias = "OutRun[SentEntry, Operation]"
@@ -71,6 +69,8 @@ class Operation:
     """
 
     is_request = False
+    is_kept = False
+    """A request that is said until shards have answered, also after it has failed."""
     is_pull = False
     """A request for what `asked` has: by shard (bucket, first slice, slices, chunks of ids), at most 4,096 of them."""
 

@@ -10,13 +10,12 @@ from weft_kvstore.description.check import hyper_of, rule_of
 from weft_kvstore.description.form import UserKey, user_keys
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.hyper import MOST_WAITING, HyperTimeline, KeyHyper, checked_numbers
+from weft_kvstore.hyper import HyperScope, HyperTimeline, KeyHyper
 
 UserKeys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 
-CHANGES_KEPT: Final = 2 * MOST_WAITING
-"""Changes of hyper-parameters that are remembered, of the job and of each key, the latest: all that a shard keeps for
-steps to come, and as many of before."""
+CHANGES_KEPT: Final = 2048
+"""Changes of hyper-parameters that are remembered, of the job and of each key, the latest."""
 
 
 class KeyRegistry(Keys):
@@ -37,14 +36,17 @@ class KeyRegistry(Keys):
         """The store's names of the tables."""
         return {key.key for key in user_keys(self._description) if key.rows}
 
-    def checked_number(self, name: str, value: object, key: object) -> float:
-        """A value for a number of the rule, of a key or with None of all."""
+    def changing(self, name: str, value: object, key: object) -> tuple[str | None, float, list[str]]:
+        """A change of a number for a key, or with None for all: the store's name of the key, the number, and the keys
+        that have it then."""
         where = self.call("set_hyper") if key is None else self.where("set_hyper", key)
         of = None if key is None else self.known(key, "set_hyper")
         try:
-            return checked_numbers(self._description, of, {name: value})[name]
+            scope = HyperScope(self._description, of, name)
+            number = scope.checked(self.slot, value)
         except ValueError as error:
             raise StoreRefusedError(f"{where}: {error}") from None
+        return None if of is None else of.key, number, [one.key for one in scope.keys]
 
     def hyper(self, key: object, step: int) -> dict[str, float]:
         """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError
@@ -65,7 +67,7 @@ class KeyRegistry(Keys):
         """These hold from a step on, for a key of the store's or with None for all. One thread at a time may call it;
         others may ask meanwhile."""
         timeline = self._job if name is None else self._own.setdefault(name, HyperTimeline())
-        timeline.set(step, numbers)
+        timeline.set(step, self.slot, numbers)
         timeline.keep(CHANGES_KEPT)
 
     def state_names(

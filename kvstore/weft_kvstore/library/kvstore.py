@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -85,8 +84,6 @@ class KVStore(RowCalls):
         registry, traffic = KeyRegistry(description, slot), ArrayTraffic()
         super().__init__(store, registry, SlotSteps(store, registry, traffic, step), traffic)
         self._barriers = Barriers(store)
-        self._changing = threading.Lock()
-        """Held for a moment, while a change of a hyper-parameter is noted."""
         _stores.add(self)
 
     @classmethod
@@ -173,24 +170,24 @@ class KVStore(RowCalls):
     def hyper(self, key: UserKey, *, step: int | None = None) -> Mapping[str, float]:
         """The rule's numbers for the key's update of a step, schedules and multipliers included, and what this object
         has changed by `set_hyper`; of the next step of this slot where it is left out."""
-        return self._registry.hyper(key, self.steps(key) if step is None else step)
+        check_number(step, f"{self._registry.where('hyper', key)}: step")
+        return self._registry.hyper(key, self.steps(key) if step is None else int(step))
 
     def set_hyper(self, name: str, value: float, *, step: int | None = None, key: UserKey | None = None) -> Future[int]:
         """Changes a hyper-parameter, such as `lr`, from a step on, for all keys or one. The result is the step.
 
-        It replaces the number or schedule on all shards. `step` is the first that no slot has begun, by default; an
-        earlier one is rejected. Call it from one slot: of several calls at once, all but one fail.
+        It replaces the number or schedule on all shards. `step` is by default this slot's next, the first of which it
+        has pushed no key; an earlier one is rejected. Every slot may make the same change, as each worker's scheduler
+        does, or one slot for all. Of different values for one step that of the highest slot holds.
         """
-        of = None if key is None else self._registry.known(key, "set_hyper").key
-        number = self._registry.checked_number(name, value, key)
+        of, number, keys = self._registry.changing(name, value, key)
         check_number(step, f"{self._registry.call('set_hyper')}: step")
 
-        def changed(begun: list[int]) -> int:
-            with self._changing:
-                self._registry.changed(of, begun[0], {name: number})
-            return begun[0]
+        def send(first: int) -> Future[int]:
+            self._registry.changed(of, first, {name: number})
+            return self._store.set_hyper({name: number}, step=first, key=of)
 
-        return joined([self._store.set_hyper({name: number}, step=step, key=of)], changed)
+        return self._steps.change(keys, step, send)
 
     def steps(self, key: UserKey) -> int:
         """The number of steps of this key that this slot has begun, which is the version that its pulls ask for."""

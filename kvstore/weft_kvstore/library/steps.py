@@ -260,6 +260,16 @@ class SlotSteps:
             skipped = {name for _, nothing in ended for name in nothing}
             return self._traffic.bring(where, sorted(skipped), [], lambda _: hand_over(ended))
 
+    def change(self, names: Sequence[str], step: int | None, send: Callable[[int], Future[R]]) -> Future[R]:
+        """Hands over a change of these keys' numbers from a step on, which comes before the slot's pushes of that step:
+        by default from the first of which it has pushed nothing."""
+        with uninterrupted(), self._lock:
+            begun, name = max([(self._counts[one], one) for one in names], default=(0, ""))
+            if step is not None and step < begun:
+                detail = f"step {begun - 1} of key {user_key(name)!r} has begun here; step {begun} is possible"
+                raise StoreRefusedError(f"{self._registry.call('set_hyper')}: {detail}")
+            return send(begun if step is None else int(step))
+
     def _guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
         """`pulled` fails where a push fails, or has failed, without which one of these versions does not come."""
         if self._under_way:

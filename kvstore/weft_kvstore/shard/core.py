@@ -14,7 +14,6 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
-from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
@@ -34,11 +33,6 @@ from weft_kvstore.wire.messages import (
     FailureCode,
     Hello,
     Hyper,
-    HyperAnswer,
-    HyperDecide,
-    HyperDecided,
-    HyperDoubt,
-    HyperSettle,
     Measure,
     Measured,
     PayloadKind,
@@ -54,22 +48,6 @@ from weft_kvstore.wire.messages import (
     chunks_of,
     nbytes_of,
 )
-
-
-def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
-    """Holds a proposal, or says why not. Raises ProtocolError for what cannot be meant."""
-    if len(message.names) != len(message.numbers) or len(set(message.names)) != len(message.names):
-        raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
-    key_index, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=True))
-    shard.live.check(key_index, numbers)
-    try:
-        shard.live.propose(
-            Proposal(message.proposal, peer.slot, peer.hello.process, message.step, key_index, numbers, now)
-        )
-    except ChangeRefusedError as error:
-        return HyperAnswer(message.request, message.proposal, 0, error.step, str(error)[:2048])
-    return HyperAnswer(message.request, message.proposal, 1, message.step, "")
-
 
 # --- What a connection's open requests wait for, and those that wait for slots that are not there ---------------------
 
@@ -124,7 +102,6 @@ class ShardCore:
         self.links = Links(settings, boot, let_go)
         self.peers = self.links.peers
         self.counts = self.links.counts
-        self._doubts = 0
         self.work = Merger(self, priorities=settings.priorities)
 
     @property
@@ -218,8 +195,8 @@ class ShardCore:
                 self._measure(peer, message)
             case Commit():
                 self._commit(peer, message)
-            case Hyper() | HyperDecide() | HyperSettle():
-                self._change_hyper(peer, message, now)
+            case Hyper():
+                self._hyper(peer, message)
             case Cancel():
                 peer.cancel(*message.request)
                 if NOBODY in message.request:  # It has repeated what it still waits for.
@@ -456,39 +433,12 @@ class ShardCore:
             return
         self._done(peer, commit.request)
 
-    # --- Hyper-parameters that change: what a change holds goes on once it is decided
-
-    def _change_hyper(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
-        """Takes part in agreeing on a change. Raises ProtocolError for what cannot be meant."""
-        shard = peer.job.shard
-        live = shard.live
-        pending = live.pending
-        if isinstance(message, Hyper):
-            self.links.say(peer.identity, _proposed(shard, peer, message, now))
-        elif isinstance(message, HyperDecide):
-            version = live.decide(message.proposal, take=bool(message.take))
-            self.links.say(peer.identity, HyperDecided(message.request, message.proposal, version))
-        else:
-            live.settle(message.proposal, message.version)
-            self._done(peer, message.request)
-        if pending is not None and live.pending is None:
-            self.work.go_on(shard)
-
-    def _doubt_hyper(self, job: Job, now: float, silence_s: float) -> None:
-        """A proposal that is held for too long, or whose proposer is gone: shard 0 gives it up by itself, the others
-        ask what became of it, another client each time."""
-        live = job.shard.live
-        pending = live.pending
-        linked = {peer.slot: peer.hello.process for peer in job.connected}
-        if pending is None or not live.is_in_doubt(now, silence_s, linked):
-            return
-        if live.decides:
-            live.decide(pending.id, take=False)
-            self.work.go_on(job.shard)
-        elif linked:
-            self._doubts += 1
-            asked = job.peers[sorted(linked)[self._doubts % len(linked)]]
-            self.links.say(asked.identity, HyperDoubt(pending.id))
+    def _hyper(self, peer: Peer, message: Hyper) -> None:
+        """Changes hyper-parameters. What a client repeats, since it has not heard of it, is behind later changes."""
+        if message.request > peer.changed:
+            peer.job.shard.live.change(peer.slot, message)
+            peer.changed = message.request
+        self._done(peer, message.request)
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
@@ -522,5 +472,4 @@ class ShardCore:
                 self.links.lose(identity)
         job = self.links.job
         if job is not None:
-            self._doubt_hyper(job, now, silence_s)
             give_up(self.links, job, job.absent(now, silence_s))

@@ -78,7 +78,7 @@ class JobShard:
         self._routing = routing_of(description)
         self.buckets: dict[int, Bucket] = {}
         self.tables: dict[int, TableState] = {}
-        self.live = LiveHyper(description, self._routing, shard, self.buckets, self.tables)
+        self.live = LiveHyper(description, self._routing, self.buckets, self.tables)
         """The hyper-parameters, which may be changed."""
 
         def wanted(key: str) -> None:
@@ -203,7 +203,6 @@ class JobShard:
             "rule": rule,
             "hyper": self.live.numbers(key, rule),
             "gate": self.gate,
-            "hold": self.live,
         }
 
     def _rule_of(self, key: KeyDescription) -> Rule:
@@ -264,6 +263,7 @@ class JobShard:
             bucket.replace(slot)
         for table in self.tables.values():
             table.replace(slot)
+        self.live.replace(slot)
 
     def waits_for(self, wait: PullWait) -> Reason:
         """What an open pull waits for; no slot is missing where all was answered."""

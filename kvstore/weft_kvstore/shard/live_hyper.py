@@ -1,229 +1,130 @@
-"""A shard's hyper-parameters, and how shards agree on their changes while the job runs. Pure."""
+"""A shard's hyper-parameters, and the changes that slots make while the job runs. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.description.check import hyper_of, is_ruled, rule_of
+from weft_kvstore.description.check import hyper_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.hyper import (
-    MOST_AHEAD,
-    MOST_WAITING,
-    ChangeRefusedError,
-    HyperHold,
-    HyperTimeline,
-    KeyHyper,
-    Least,
-    Proposal,
-    check_range,
-    range_of,
-)
+from weft_kvstore.hyper import HyperScope, HyperTimeline, KeyHyper
 from weft_kvstore.sharding import Routing
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import Hyper
 
-# All shards use a change from a step on, or none does. A proposal is
-#
-#          | once                                                   | then, on this shard
-# ---------|--------------------------------------------------------|--------------------------------------------------
-# pending  | nobody has begun its step here, and none is pending    | its step, and what is later, is not applied
-# taken    | shard 0 has decided so, when each shard was holding it | steps from its own on use the numbers
-# given up | shard 0 has decided so: it was withdrawn, or took long | nothing changes
-#
-# Shard 0 decides, and remembers: so what was decided can be learned wherever the proposer dies. The other shards hold a
-# proposal until they hear of it. In doubt they have any client ask shard 0, which gives up what it has not decided.
+# A change is of a slot and a step, as a push is. No shard applies a step before each slot that contributes has pushed
+# it, and a slot's change comes before its push: so each shard has the change before it applies the step, and no shard
+# asks another.
 
-KEPT: Final = 64
-"""Of proposals that were taken, and of those given up, so many are remembered. While a shard is in doubt of one that
-was taken no other can be, so it is among them."""
-
-NOTHING: Final = (0, "nobody has begun")
+MAX_CHANGES: Final = 1 << 16
+"""Changes that are kept for each slot, most of them for steps to come: no program has so many."""
 
 
-class LiveHyper(HyperHold):
-    """`buckets` and `tables`, by number of the bucket, are those of the shard, once it has them. `version` counts the
-    changes that were taken: the same ones, in the same order, on every shard. `decides`: this is shard 0.
-
-    `_decided` has the last proposals: the version of each that was taken, and 0 of what was given up.
-    """
+class LiveHyper:
+    """`buckets` and `tables`, by number of the bucket, are those of the shard, once it has them."""
 
     def __init__(
         self,
         description: StoreDescription,
         routing: Routing,
-        shard: int,
         buckets: Mapping[int, Bucket],
         tables: Mapping[int, TableState],
     ) -> None:
-        self.version = 0
-        self.decides = shard == 0
-        self._decided: dict[bytes, int] = {}
         self._description = description
         self._routing = routing
-        self._shard = shard
         self._buckets = buckets
         self._tables = tables
         self._job = HyperTimeline()
-        self._made: list[KeyHyper] = []
-        self._ranges: dict[str, Least] = {}
+        self._scopes: dict[str, HyperScope] = {}
         """Of numbers of the whole job, for it takes a look at every key to find one."""
-
-    # --- A proposal: pending, and then taken or given up
-
-    def propose(self, proposal: Proposal) -> None:
-        """Holds a proposal. That it is held already changes nothing. Raises ChangeRefusedError."""
-        if self.pending is not None:
-            if self.pending.id == proposal.id:
-                return
-            detail = f"slot {self.pending.slot} is changing hyper-parameters at this moment; try again"
-            raise ChangeRefusedError(detail, proposal.step)
-        if self._decided.get(proposal.id) == 0:
-            raise ChangeRefusedError("it took too long and was given up; try again", proposal.step)
-        first, detail = self.begun(proposal.key_index)
-        if proposal.step < first:
-            raise ChangeRefusedError(f"{detail}; step {first} is possible", first)
-        if proposal.step > first + MOST_AHEAD:
-            far = f"step {proposal.step} is more than {MOST_AHEAD} steps ahead: step {first} has not begun"
-            raise ChangeRefusedError(far, proposal.step)
-        if self._waiting(proposal.key_index) >= MOST_WAITING:
-            raise ChangeRefusedError(f"{MOST_WAITING} changes wait for their steps already", proposal.step)
-        self.pending = proposal
-
-    def decide(self, proposal: bytes, *, take: bool) -> int:
-        """What becomes of a proposal: its version, or 0 where it is given up. It is decided once; `take` is the
-        proposer's word that every shard holds it. Raises ProtocolError on a shard that does not decide."""
-        if not self.decides:
-            raise ProtocolError("HyperDecide: this is not shard 0")
-        if proposal not in self._decided:
-            holds = self.pending is not None and self.pending.id == proposal
-            self._end(proposal, self.version + 1 if take and holds else 0)
-        return self._decided[proposal]
-
-    def settle(self, proposal: bytes, version: int) -> None:
-        """Hears what was decided; again, it changes nothing. Raises ProtocolError for what cannot have been."""
-        if self.decides:
-            raise ProtocolError("HyperSettle: this is shard 0, which decides")
-        if self.pending is None or self.pending.id != proposal:
-            return
-        if version not in {0, self.version + 1}:
-            raise ProtocolError(f"HyperSettle.version: {version}, this shard has {self.version} changes")
-        self._end(proposal, version)
-
-    def after_stall(self, stall_s: float) -> None:
-        """The shard stood still for so long: it could not hear the proposer."""
-        if self.pending is not None:
-            self.pending = replace(self.pending, since=self.pending.since + stall_s)
-
-    def is_in_doubt(self, now: float, silence_s: float, linked: Mapping[int, bytes]) -> bool:
-        """Whether its proposer is gone, or takes long; `linked` has the process of each slot that is connected."""
-        pending = self.pending
-        return pending is not None and (now - pending.since > silence_s or linked.get(pending.slot) != pending.process)
-
-    def _end(self, proposal: bytes, version: int) -> None:
-        pending = self.pending
-        if version:
-            assert pending is not None
-            self.version = version
-            self.change(pending.key_index, pending.step, pending.numbers)
-        if pending is not None and pending.id == proposal:
-            self.pending = None
-        self._decided[proposal] = version
-        alike = [one for one, of in self._decided.items() if bool(of) == bool(version)]
-        if len(alike) > KEPT:
-            del self._decided[alike[0]]
-
-    # --- The numbers, and what changes them
+        self._room = self._most = MAX_CHANGES * description.slots
+        """Changes that may come before those are counted that are kept."""
 
     def numbers(self, key: KeyDescription, rule: Rule) -> KeyHyper:
         """Those of a key, or of those that are updated like it, under the rule that they have."""
         values = {**rule.hyper, **hyper_of(self._description, key)}
         job = self._job if key.rule is None else None  # What is changed for the job is of another rule.
-        self._made.append(KeyHyper(values, key.multipliers, job=job, described=key.hyper or ()))
-        return self._made[-1]
+        return KeyHyper(values, key.multipliers, job=job, described=key.hyper or ())
 
-    def check(self, key_index: int | None, numbers: Mapping[str, float]) -> None:
-        """Raises ProtocolError for a key that no rule updates, and for numbers that cannot be hyper-parameters."""
-        keys = self._description.keys
-        if key_index is not None and not key_index < len(keys):
-            raise ProtocolError(f"Hyper.key: {key_index}, there are {len(keys)}")
-        if key_index is not None and not is_ruled(keys[key_index]):
-            raise ProtocolError(f"Hyper.key: {keys[key_index].key!r} is updated by no rule")
-        key = keys[key_index] if key_index is not None else None
-        known = rule_of(self._description, key).hyper
+    def change(self, slot: int, message: Hyper) -> None:
+        """A slot's numbers hold from a step on. Raises ProtocolError for what cannot be meant, and for one change too
+        many."""
+        key_index, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=False))
+        if not len(message.names) == len(message.numbers) == len(numbers):
+            raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
+        if key_index is not None and not key_index < len(self._description.keys):
+            raise ProtocolError(f"Hyper.key: {key_index}, there are {len(self._description.keys)}")
         for name, number in numbers.items():
-            if name not in known:
-                raise ProtocolError(f"Hyper.names: the rule has no {name!r}")
-            if not math.isfinite(number):
-                raise ProtocolError(f"Hyper.numbers: {name!r} is {number}")
             try:
-                check_range(name, number, self._range_of(key, name))
+                self._scope(key_index, name).checked(slot, number)
             except ValueError as error:
                 raise ProtocolError(f"Hyper.numbers: {error}") from error
-
-    def begun(self, key_index: int | None) -> tuple[int, str]:
-        """The first step of which nobody has pushed or declared anything, of a key or of all; and who has begun the one
-        before it, in words."""
-        if key_index is not None:
-            return self._begun(self._routing.bucket_of[key_index], key_index)
-        return max((self._begun(bucket, None) for bucket in (*self._buckets, *self._tables)), default=NOTHING)
-
-    def _waiting(self, key_index: int | None) -> int:
-        """How many changes are kept for steps that are not applied, of a key or of the job."""
-        timeline = self._job if key_index is None else self._own(key_index, make=False)
-        if timeline is None:
-            return 0
+        timeline = self._job if key_index is None else self._own(key_index)
+        if timeline is None:  # The shard has nothing of the key.
+            return
+        if self._room <= 0:
+            self._room = self._most - sum(len(one) for _, one in self._timelines())
+        if self._room <= 0:
+            raise ProtocolError(f"Hyper.step: {self._most} changes wait for their steps already")
+        self._room -= 1
+        timeline.set(message.step, slot, numbers)
+        for bucket in self._buckets.values():
+            bucket.spec.hyper.constant = None
         timeline.forget(self._least())
-        return len(timeline)
 
-    def change(self, key_index: int | None, step: int, numbers: Mapping[str, float]) -> None:
-        """These numbers hold from a step on."""
-        timeline = self._job if key_index is None else self._own(key_index, make=True)
-        if timeline is not None:
-            timeline.set(step, numbers)
-            timeline.forget(self._least())
-            for one in self._made:
-                one.changed()
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot, and its unmerged pushes are forgotten: so are changes from the steps that
+        it has to push again."""
+        for key_index, timeline in self._timelines():
+            timeline.withdraw(slot, self._next_step(slot, key_index))
 
-    def _range_of(self, key: KeyDescription | None, name: str) -> Least:
-        if key is not None:
-            return range_of(self._description, key, name)
-        if name not in self._ranges:
-            self._ranges[name] = range_of(self._description, None, name)
-        return self._ranges[name]
+    def _scope(self, key_index: int | None, name: str) -> HyperScope:
+        """Raises ValueError."""
+        if key_index is not None:
+            return HyperScope(self._description, self._description.keys[key_index], name)
+        if name not in self._scopes:
+            self._scopes[name] = HyperScope(self._description, None, name)
+        return self._scopes[name]
 
-    def _own(self, key_index: int, *, make: bool) -> HyperTimeline | None:
-        """What is changed for one key; None where it has nothing here, or nothing was and none is to be made."""
-        bucket = self._routing.bucket_of[key_index]
-        if bucket in self._tables:
-            return self._tables[bucket].spec.hyper.own
-        plain = self._buckets.get(bucket)
-        if plain is None or self._shard not in self._routing.runs[key_index]:
+    def _own(self, key_index: int) -> HyperTimeline | None:
+        """What is changed for one key; None where it has nothing here."""
+        number = self._routing.bucket_of[key_index]
+        if number in self._tables:
+            return self._tables[number].spec.hyper.own
+        bucket = self._buckets.get(number)
+        if bucket is None or key_index not in bucket.spec.part.key_indices:
             return None
-        spec = plain.spec
-        if key_index not in spec.own:
-            if not make:  # A bucket whose keys have numbers of their own is updated key by key.
-                return None
-            spec.own[key_index] = self.numbers(self._description.keys[key_index], spec.rule)
-        return spec.own[key_index].own
+        own = bucket.spec.own  # A bucket whose keys have numbers of their own is updated key by key.
+        if key_index not in own:
+            own[key_index] = self.numbers(self._description.keys[key_index], bucket.spec.rule)
+        return own[key_index].own
 
-    def _begun(self, bucket: int, key_index: int | None) -> tuple[int, str]:
-        table = self._tables.get(bucket)
-        if table is not None:
-            return table.begun() if table.spec.is_ruled else NOTHING
-        plain = self._buckets.get(bucket)
-        if plain is None or not plain.spec.is_ruled:
-            return NOTHING
-        if key_index is None:
-            return plain.begun(0, len(plain))
-        if self._shard not in self._routing.runs[key_index]:
-            return NOTHING
-        first = self._routing.first_in_bucket[key_index][self._shard]
-        return plain.begun(first, first + len(self._routing.runs[key_index][self._shard]))
+    def _timelines(self) -> Iterator[tuple[int | None, HyperTimeline]]:
+        """What was changed for the job (None), and for each key by its index."""
+        yield None, self._job
+        for number, table in self._tables.items():
+            yield self._routing.buckets[number].keys[0], table.spec.hyper.own
+        for bucket in self._buckets.values():
+            for key_index, hyper in bucket.spec.own.items():
+                yield key_index, hyper.own
+
+    def _next_step(self, slot: int, key_index: int | None) -> int:
+        """The first step of which nothing is in from a slot, of a key, or of all that have the job's numbers."""
+        found = [0]
+        for number, table in self._tables.items():
+            own, counts = self._routing.buckets[number].keys[0], table.steps.counts
+            has_job = table.spec.is_ruled and self._description.keys[own].rule is None
+            if slot in counts.indices and (own == key_index or (key_index is None and has_job)):
+                found.append(int(counts.arrived[counts.indices[slot]].max()))
+        for bucket in self._buckets.values():
+            steps, indices = bucket.steps, bucket.spec.part.key_indices
+            if slot in steps.indices and bucket.spec.is_ruled:
+                arrived = steps.arrived[steps.indices[slot]]
+                found.append(int(arrived[(indices == key_index) | (key_index is None)].max(initial=0)))
+        return max(found)
 
     def _least(self) -> int:
         """The first step that is not applied somewhere: none before it is asked for any more."""

@@ -88,6 +88,8 @@ class Peer:
         self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
         self.pulls: dict[int, PullWait] = {}
         self.unrepeated: set[int] = set()
+        self.changed = 0
+        """The last request that has changed hyper-parameters."""
         self.open_entries = 0
         self.ids_bytes = 0
         self.held: Counter[int] = Counter()
@@ -355,7 +357,6 @@ class Job:
         """The shard stood still for so long: it could not hear anybody."""
         for times in (self.heard, self.left):
             times.update({slot: min(now, at + stall_s) for slot, at in times.items()})
-        self.shard.live.after_stall(stall_s)
 
     def absent(self, now: float, silence_s: float) -> dict[int, str]:
         """The slots that have not been here for so long, each with the words that say so."""

@@ -137,11 +137,6 @@ class TableState(Work):
         """Bytes of the values, were every row there; of a growing table, of those that one call may name."""
         return self.layout.bytes_on(self.shard)
 
-    def begun(self) -> tuple[int, str]:
-        """The first step that no slot has pushed, nor a later one; and a sentence on the step before it."""
-        step = self.steps.begun
-        return step, f"step {step - 1} of key {self.spec.key!r} has begun"
-
     def passed_version(self, version: int) -> bool:
         """Whether the values of a version are gone. A key to which no slot contributes is at every version."""
         return bool(self.spec.slots) and self._passed > version
@@ -199,8 +194,6 @@ class TableState(Work):
         if due is None or self._lacks_for(due.total):
             return False
         step, total, slot = due
-        if self.spec.hold is not None and self.spec.hold.holds(step):
-            return False
         if self.spec.gate is not None:
             if self._measured != step:
                 yield from self._measure(step, total)
@@ -461,8 +454,6 @@ class TableState(Work):
         if due is not None:
             if self._lacks_for(due.total):
                 return f"{key} was never set", []
-            if self.spec.hold is not None and self.spec.hold.holds(due.step):
-                return f"{seen}; step {due.step} waits for {self.spec.hold.reason()}", []
             if self.spec.gate is not None and self._measured == due.step:
                 text, missing = self.spec.gate.missing(due.step)
                 return f"{seen}; {text}", missing

@@ -85,11 +85,6 @@ class TableSteps:
         """Whether anything has come that is not applied."""
         return bool(self._waiting or self._merged)
 
-    @property
-    def begun(self) -> int:
-        """The first step of which no slot has pushed anything, nor of a later one."""
-        return max([int(self.counts.arrived.max(initial=0)), *(step + 1 for _, step in [*self._waiting, *self.open])])
-
     def check(self, slot: int, step: int, where: str, *, pushes: bool) -> bool:
         """Whether what the slot says of a step is new. Raises PushRefusedError where its gradient, or its word that it
         has none, contradicts what is there."""

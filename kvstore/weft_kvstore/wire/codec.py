@@ -32,7 +32,7 @@ from weft_kvstore.wire.messages import (
 )
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 13
+FORMAT_VERSION: Final = 14
 NUMBER_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
 

@@ -192,33 +192,13 @@ class Commit(Message, frozen=True, tag="commit"):
 
 
 class Hyper(Message, frozen=True, tag="hyper"):
-    """Proposes numbers for hyper-parameters from `step` on: of one key, or of the whole job if `key` is empty.
-    `proposal` is drawn at random for each. The shard holds the proposal, and applies no step from `step` on, until it
-    is decided."""
+    """Hyper-parameters have these numbers from `step` on: of one key, or of the whole job if `key` is empty."""
 
     request: Count
-    proposal: Digest
     step: Count
     key: Annotated[list[Count], msgspec.Meta(max_length=1)]
     names: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=MAX_NUMBERS)]
     numbers: Annotated[list[float], msgspec.Meta(min_length=1, max_length=MAX_NUMBERS)]
-
-
-class HyperDecide(Message, frozen=True, tag="hyper-decide"):
-    """To shard 0, which decides a proposal. `take` 1, sent by the proposer alone: every shard holds it, so it is taken.
-    0: it is dropped, unless it was taken before. `request` 0: the answer is to be passed on to the other shards."""
-
-    request: Count
-    proposal: Digest
-    take: Flag
-
-
-class HyperSettle(Message, frozen=True, tag="hyper-settle"):
-    """To the other shards: shard 0 has taken the proposal as change number `version`; 0: it was dropped."""
-
-    request: Count
-    proposal: Digest
-    version: Count
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -292,7 +272,7 @@ class Values(Message, frozen=True, omit_defaults=True, tag="values"):
 
 
 class Done(Message, frozen=True, tag="done"):
-    """Answers these barriers, commits, or decisions on hyper-parameters."""
+    """Answers these barriers, commits, or changes of hyper-parameters."""
 
     request: Column
 
@@ -306,31 +286,6 @@ class Measured(Message, frozen=True, omit_defaults=True, tag="measured"):
     finite: Flag
     scale: float
     good: Count = 0
-
-
-class HyperAnswer(Message, frozen=True, tag="hyper-answer"):
-    """Answers a Hyper. `held` 1: the shard holds the proposal. 0: it refuses for `reason`; `step` is the first possible
-    step, or the proposed one if the step is not the reason."""
-
-    request: Count
-    proposal: Digest
-    held: Flag
-    step: Count
-    reason: Text
-
-
-class HyperDecided(Message, frozen=True, tag="hyper-decided"):
-    """Answers a HyperDecide: the proposal is change number `version`; 0: it was dropped."""
-
-    request: Count
-    proposal: Digest
-    version: Count
-
-
-class HyperDoubt(Message, frozen=True, tag="hyper-doubt"):
-    """This shard holds a proposal whose proposer is silent: the client is to send a HyperDecide to shard 0."""
-
-    proposal: Digest
 
 
 class Failed(Message, frozen=True, tag="failed"):
@@ -350,38 +305,8 @@ class Pong(Message, frozen=True, tag="pong"):
     pass
 
 
-Request = (
-    Hello
-    | Push
-    | Pull
-    | Barrier
-    | Measure
-    | Commit
-    | Hyper
-    | HyperDecide
-    | HyperSettle
-    | Cancel
-    | Why
-    | Ping
-    | Bye
-    | Acknowledge
-)
+Request = Hello | Push | Pull | Barrier | Measure | Commit | Hyper | Cancel | Why | Ping | Bye | Acknowledge
 """Messages of a client."""
 
-Reply = (
-    Welcome
-    | Refused
-    | Released
-    | PushRefused
-    | Values
-    | Done
-    | Measured
-    | HyperAnswer
-    | HyperDecided
-    | HyperDoubt
-    | Failed
-    | Because
-    | Pong
-    | Acknowledge
-)
+Reply = Welcome | Refused | Released | PushRefused | Values | Done | Measured | Failed | Because | Pong | Acknowledge
 """Messages of a shard."""

@@ -435,6 +435,6 @@ def test_what_came_early_is_looked_at_once_more_when_it_is_due(mode: Mode, monke
             pushed += 1
             assert found == ([] if step else [(number, number + 1)])
     assert looks <= 2 * pushed
-    assert state.begun(0, len(keys))[0] == STEPS_AHEAD + 1
+    assert (state.steps.arrived == STEPS_AHEAD + 1).all()
     with pytest.raises(PushRefusedError, match=f"more than {STEPS_AHEAD} steps ahead"):
         state.check(0, 2 * (STEPS_AHEAD + 1), 0, 1, pushes=True)

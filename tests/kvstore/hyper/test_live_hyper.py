@@ -1,10 +1,10 @@
-"""Hyper-parameters that change while a job runs: from a step on, on every shard or on none."""
+"""Hyper-parameters that change while a job runs: from a step on, on every shard."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from types import FrameType
@@ -24,24 +24,15 @@ from weft_kvstore import hyper as hyper_module
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.form import describe
 from weft_kvstore.description.records import Mode, StoreDescription
-from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.hyper import MOST_AHEAD, HyperTimeline
+from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
+from weft_kvstore.hyper import HyperTimeline
 from weft_kvstore.library.key_registry import CHANGES_KEPT, KeyRegistry
+from weft_kvstore.library.kvstore import KVStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import (
-    Hyper,
-    HyperAnswer,
-    HyperDecide,
-    HyperDecided,
-    HyperSettle,
-    Message,
-    Refused,
-    Welcome,
-)
+from weft_kvstore.wire.messages import Done, Hyper, Message, Refused, Welcome
 
 KEYS = ("a", "b", "c", "whole")
 
@@ -90,129 +81,104 @@ def rates_used(value: np.ndarray, slots: int) -> float:
     return float(-value.flat[0] / slots)
 
 
-@pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> dict[LiveHyper, list[tuple[int, float]]]:
-    """What each shard has changed, in order: the step and the rate."""
-    found: dict[LiveHyper, list[tuple[int, float]]] = {}
-    change = LiveHyper.change
-
-    def recorded(live: LiveHyper, place: int | None, step: int, numbers: Mapping[str, float]) -> None:
-        found.setdefault(live, []).append((step, numbers["lr"]))
-        change(live, place, step, numbers)
-
-    monkeypatch.setattr(LiveHyper, "change", recorded)
-    return found
-
-
-def live_of(core: ShardCore) -> LiveHyper:
-    job = core.job
-    return job.shard.live
-
-
-def pass_time(simulation: Simulation, seconds: float) -> None:
-    simulation.now += seconds
-    for core in simulation.shards:
-        core.tick(simulation.now)
-
-
 @pytest.mark.parametrize("seed", range(30))
-def test_all_shards_use_a_changed_rate_from_one_step_on_or_none_does(
-    seed: int, record: dict[LiveHyper, list[tuple[int, float]]]
-) -> None:
-    """Slots train, change the rate at steps of their own choice and lose connections. In the end every slice of every
-    key on every shard has used the same rates, and those are what the changes say that did not fail."""
+def test_all_shards_use_a_changed_rate_from_its_step_on(seed: int) -> None:
+    """Slots train, change the rate at steps of their own choice and lose connections. Every slice of every key on every
+    shard uses the rate of the highest slot that has changed it last, whatever came first."""
     choose = random.Random(seed)
     slots, shards = choose.choice([(1, 1), (2, 3), (3, 2)])
     simulation = Simulation(described(slots, shards), LinkSettings(silence_s=1000.0, request_timeout_s=2000.0))
-    for core in simulation.shards:
-        core.settings = LinkSettings(silence_s=3.0)
     training = Training(simulation, choose)
-    changes: dict[float, Future[int]] = {}
+    changes: list[tuple[int, int, float]] = []
+    futures: list[Future[int]] = []
     while min(training.steps) < STEPS:
         slot = choose.randrange(slots)
         training.push(slot)
         if choose.random() < 0.4:
-            lr = 1.0 + len(changes) / 8
-            step = choose.choice([None, choose.randrange(STEPS)])
-            changes[lr] = simulation.stores[slot].set_hyper({"lr": lr}, step=step)
+            step = training.steps[slot] + choose.choice([0, 0, 1, 3])
+            changes.append((step, slot, 1.0 + len(changes) / 8))
+            futures.append(simulation.stores[slot].set_hyper({"lr": changes[-1][2]}, step=step))
         for _ in range(choose.randrange(40)):
             simulation.step(choose)
-        if choose.random() < 0.2:
-            simulation.cut(choose.randrange(slots), choose.randrange(shards))
         if choose.random() < 0.3:
-            pass_time(simulation, 0.5)
-    end(simulation, choose, list(changes.values()))
-    made = record.get(live_of(simulation.shards[0]), [])
-    assert all(record.get(live_of(core), []) == made for core in simulation.shards)
-    assert {(future.result(0), lr) for lr, future in changes.items() if not future.exception(0)} <= set(made)
-    refused = {lr for lr, future in changes.items() if isinstance(future.exception(0), StoreRefusedError)}
-    assert not refused & {lr for _, lr in made}
+            simulation.cut(choose.randrange(slots), choose.randrange(shards))
+            simulation.now += 0.5
+    simulation.finish(choose, *futures)
+    assert [future.result(0) for future in futures] == [step for step, _, _ in changes]
     expected = [1.0] * STEPS
-    for step, lr in sorted(made, key=lambda one: one[0]):
+    for step, _, lr in sorted(changes, key=lambda one: one[:2]):
         expected[step:] = [lr] * len(expected[step:])
     for name, value in training.values(STEPS).items():
         assert rates_used(value, slots) == sum(expected), name
 
 
-def end(simulation: Simulation, choose: random.Random, futures: list[Future[Any]]) -> None:
-    """Until the changes have ended, and no shard holds one back of which it has not heard what became."""
-    for _ in range(40):
-        simulation.settle(choose)
-        if all(future.done() for future in futures) and not any(live_of(core).pending for core in simulation.shards):
-            return
-        pass_time(simulation, 0.5)
-    raise AssertionError("changes do not end")
+def replaced(simulation: Simulation, training: Training, slot: int, step: int) -> StoreCalls:
+    """A new process of the slot, which goes on from a step."""
+    training.steps[slot] = step
+    training.pushed[slot] = [[]] * step
+    return simulation.join(slot, incarnation=2)
 
 
-@pytest.mark.parametrize("messages", range(0, 40, 2))
-def test_a_proposer_that_dies_at_any_message_leaves_no_shard_in_doubt(
-    messages: int, record: dict[LiveHyper, list[tuple[int, float]]]
-) -> None:
-    """Slot 1 changes the rate from step 1 on and is gone after so many messages; slot 0 goes on alone, for slot 1 has
-    no key. The shards agree, whether it holds or not, and hold nothing back."""
+def push_all(training: Training, *slots: int) -> None:
+    for slot in slots:
+        training.push(slot)
+    training.simulation.settle(training.choose)
+
+
+@pytest.mark.parametrize("messages", range(0, 60, 3))
+def test_what_a_slot_has_changed_goes_with_its_pushes_where_a_new_process_takes_over(messages: int) -> None:
+    """However much of it had come: nothing of step 1 applies, for the other slot has not pushed it."""
     choose = random.Random(messages)
-    keys = [msgspec.structs.replace(key, slots=(0,)) for key in described(2, 3).keys]
-    simulation = Simulation(described(2, 3, keys=tuple(keys)), LinkSettings(silence_s=3.0))
+    simulation = Simulation(described(2, 3))
     simulation.settle(choose)
     training = Training(simulation, choose)
-    training.steps[1] = STEPS
-    training.pushed[1] = [[]] * STEPS
-    simulation.stores[1].set_hyper({"lr": 0.5}, step=1)
-    before = len(simulation.delivered)
-    while len(simulation.delivered) < before + messages and simulation.step(choose):
-        pass
-    simulation.silent.add(1)
-    for _ in range(STEPS):
-        training.push(0)
-        for _ in range(200):
-            simulation.step(choose)
-    for _ in range(12):
-        pass_time(simulation, 0.5)
-        for _ in range(100):
-            simulation.step(choose)
-    made = record.get(live_of(simulation.shards[0]), [])
-    assert made in ([], [(1, 0.5)])
-    assert all(record.get(live_of(core), []) == made for core in simulation.shards)
-    used = 1.0 + (STEPS - 1) * (0.5 if made else 1.0)
-    for name, value in training.values(STEPS).items():
-        assert rates_used(value, 1) == used, name
-    again = simulation.stores[0].set_hyper({"lr": 2.0})
-    for _ in range(100):
+    push_all(training, 0, 1)
+    for step in (1, 2, 9):
+        simulation.stores[1].set_hyper({"lr": 100.0}, step=step)
+    training.push(1)
+    for _ in range(messages):
         simulation.step(choose)
-    assert again.result(0) == STEPS
+    replaced(simulation, training, 1, 1).set_hyper({"lr": 0.25}, step=2)
+    simulation.settle(choose)
+    for _ in range(STEPS):
+        push_all(training, 0, 1)
+    for name, value in training.values(STEPS).items():
+        assert rates_used(value, 2) == 1.0 + 1.0 + 0.25 * (STEPS - 2), name
 
 
-def test_of_several_who_change_at_once_one_does_and_the_others_are_told_to_try_again() -> None:
-    for seed in range(20):
-        choose = random.Random(seed)
-        simulation = Simulation(described(3, 3))
-        changes = [store.set_hyper({"lr": 0.5}, step=3) for store in simulation.stores.values()]
-        end(simulation, choose, changes)
-        refused = [change.exception(0) for change in changes if change.exception(0) is not None]
-        assert len(refused) < 3
-        for error in refused:
-            assert isinstance(error, StoreRefusedError)
-            assert "is changing hyper-parameters at this moment; try again" in str(error)
+def test_what_a_slot_has_changed_stays_where_its_pushes_count() -> None:
+    """Those of step 1 are applied, or of the table in the sum: slot 0 is added first."""
+    choose = random.Random(1)
+    simulation = Simulation(described(2, 3))
+    training = Training(simulation, choose)
+    push_all(training, 0, 1)
+    simulation.stores[0].set_hyper({"lr": 0.5}, step=1)
+    simulation.stores[0].set_hyper({"lr": 100.0}, step=3)
+    push_all(training, 0)
+    replaced(simulation, training, 0, 1)
+    push_all(training, 0, 1)
+    replaced(simulation, training, 1, 2)
+    push_all(training, 0, 1)
+    for name, value in training.values(3).items():
+        assert rates_used(value, 2) == 1.0 + 0.5 + 0.5, name
+
+
+def test_a_change_that_fails_at_its_deadline_still_comes_before_the_pushes_of_its_step() -> None:
+    choose = random.Random(2)
+    simulation = Simulation(described(1, 2), LinkSettings(silence_s=100.0, request_timeout_s=5.0))
+    simulation.settle(choose)
+    training = Training(simulation, choose)
+    simulation.cut(0, 1)
+    change = simulation.stores[0].set_hyper({"lr": 0.5}, step=0)
+    while not change.done():
+        simulation.step(choose)
+        simulation.now += 0.25
+        simulation.connections.pop((0, 1), None)
+    with pytest.raises(StoreTimeoutError, match=r"slot 0: change of lr to 0\.5 for all keys, step 0 took over 5 s"):
+        change.result(0)
+    push_all(training, 0)
+    for name, value in training.values(1).items():
+        assert rates_used(value, 1) == 0.5, name
 
 
 def run(store: StoreCalls, keys: Sequence[str], steps: range) -> None:
@@ -264,45 +230,65 @@ def test_multipliers_stretch_changed_numbers_too(make: Make) -> None:
     assert [summed(store, key, 1) for key in KEYS] == [3.0, 6.0, 3.0, 3.0]
 
 
-def test_a_step_that_has_begun_is_refused_with_the_first_that_is_possible(make: Make) -> None:
-    store = make(described(1, 2))
-    run(store, KEYS, range(2))
-    with pytest.raises(StoreRefusedError, match=r"slot 0: change of lr to 3 .*step 1.*step 2 is possible"):
-        store.set_hyper({"lr": 3.0}, step=1).result(WAIT_S)
-    store.push("a", 2, np.ones(9, np.float32)).result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match="step 2 of key 'a' has begun; step 3 is possible"):
-        store.set_hyper({"lr": 3.0}, step=2).result(WAIT_S)
-    assert store.set_hyper({"lr": 3.0}, step=2, key="b").result(WAIT_S) == 2
-    assert store.set_hyper({"lr": 3.0}).result(WAIT_S) == 3
-    assert summed(store, "a", 3) == 3.0, "what was refused has changed nothing"
+def test_a_step_that_the_slot_has_begun_is_refused_and_without_one_it_is_the_next(make: Make) -> None:
+    description = described(1, 2)
+    store = KVStore(make(description), description, 0)
+    for _ in range(2):
+        store.pushpull(list(KEYS), [np.ones(9, np.float32)] * 4).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match=r"slot 0: set_hyper: step 1 of key '\w+' has begun here; step 2 is"):
+        store.set_hyper("lr", 3.0, step=1)
+    assert store.set_hyper("lr", 3.0, key="t").result(WAIT_S) == 0
+    store.end_step().result(WAIT_S)
+    assert store.set_hyper("lr", 4.0, key="t").result(WAIT_S) == 2, "the slot has nothing for it in steps 0 and 1"
+    store.push("a", np.ones(9, np.float32)).result(WAIT_S)
+    assert store.set_hyper("lr", 7.0, step=2, key="b").result(WAIT_S) == 2
+    change = store.set_hyper("lr", 5.0)
+    assert [store.hyper("a", step=step)["lr"] for step in (0, 2, 3)] == [1.0, 1.0, 5.0], "at once"
+    assert change.result(WAIT_S) == 3
+    values = [store.pushpull(key, np.ones(9, np.float32)).result(WAIT_S)[0] for key in ("a", "b")]
+    assert values == [-(3 * 1.0 + 5.0), -(2 * 1.0 + 7.0)], "what was refused has changed nothing"
+
+
+def test_only_a_slot_that_contributes_to_all_keys_may_change_them() -> None:
+    """Else its change and the others' pushes would come in any order."""
+    keys = [*described(2, 1).keys]
+    keys[1] = msgspec.structs.replace(keys[1], slots=(0,))
+    description = described(2, 1, keys=tuple(keys))
+    with stores_of("local", description) as both:
+        first, second = [KVStore(store, description, slot) for slot, store in enumerate(both)]  # type: ignore[arg-type]
+        with pytest.raises(StoreRefusedError, match=r"slot 1: set_hyper: only slots \[0\] contribute to key 'b'"):
+            second.set_hyper("lr", 3.0)
+        assert second.set_hyper("lr", 3.0, key="a").result(WAIT_S) == 0
+        assert first.set_hyper("lr", 2.0).result(WAIT_S) == 0
 
 
 @pytest.mark.parametrize(
-    ("changes", "of", "told"),
+    ("name", "value", "of", "told"),
     [
-        ({"speed": 1.0}, {}, r"slot 0: set_hyper: rule 'sgd' has no 'speed'; it has .*lr"),
-        ({"lr": float("nan")}, {}, "'lr': a finite number, not nan"),
-        ({"lr": "fast"}, {}, "'lr': a finite number, not 'fast'"),
-        ({}, {}, "0 numbers"),
-        ({"lr": 1.0}, {"key": "z"}, "key 'z'.*no such key"),
-        ({"lr": 1.0}, {"step": -1}, "step or version -1"),
-        ({"lr": 1.0}, {"key": "mean"}, "set_hyper of key 'mean': the shards update it by no rule"),
+        ("speed", 1.0, {}, r"slot 0: set_hyper: rule 'sgd' has no 'speed'; it has .*lr"),
+        ("lr", float("nan"), {}, "'lr': a finite number, not nan"),
+        ("lr", "fast", {}, "'lr': a finite number, not 'fast'"),
+        ("lr", 1.0, {"key": "z"}, "key 'z'.*no such key"),
+        ("lr", 1.0, {"step": -1}, r"set_hyper: step: a number from 0 to 2\*\*62 - 1, not -1"),
+        ("lr", 1.0, {"key": "mean"}, "set_hyper of key 'mean': the shards update it by no rule"),
         (
-            {"lr": -1e39},
+            "lr",
+            -1e39,
             {"key": "a"},
             r"slot 0: set_hyper of key 'a': 'lr': -1e\+39 is infinite in float32, which key 'a' is",
         ),
-        ({"lr": 1e39}, {"key": "t"}, "key 't': 'lr': 1e.39 is infinite in float32, which key 't' is of"),
-        ({"lr": 2e38}, {}, r"'lr': 2e\+38, multiplied by 4 is infinite in float32, which key 'fast' is of"),
-        ({"lr": 1.0}, {"step": MOST_AHEAD + 1}, f"step {MOST_AHEAD + 1} is more than .* ahead: step 0 has not begun"),
+        ("lr", 1e39, {"key": "t"}, "key 't': 'lr': 1e.39 is infinite in float32, which key 't' is of"),
+        ("lr", 2e38, {}, r"'lr': 2e\+38, multiplied by 4 is infinite in float32, which key 'fast' is of"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(make: Make, changes: Any, of: Any, told: str) -> None:
+def test_what_cannot_be_meant_is_refused(name: str, value: Any, of: Any, told: str) -> None:
     mean = msgspec.structs.replace(key_of("mean", (3,), 1), update=Update.MEAN)
     fast = msgspec.structs.replace(key_of("fast", (3,), 1), multipliers={"lr": 4.0})
-    store = make(described(1, 2, keys=(*described(1, 2).keys, mean, fast)))
-    with pytest.raises(StoreRefusedError, match=told):
-        store.set_hyper(changes, **of).result(WAIT_S)
+    with KVStore.local(described(1, 2, keys=(*described(1, 2).keys, mean, fast))) as store:
+        with pytest.raises(StoreRefusedError, match=told):
+            store.set_hyper(name, value, **of)
+        with pytest.raises(StoreRefusedError, match=r"hyper of key 'a': step: a number from 0 to 2\*\*62 - 1, not -1"):
+            store.hyper("a", step=-1)
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
@@ -310,7 +296,7 @@ def test_where_slots_go_on_by_themselves_the_step_is_each_slots_own(mode: Mode) 
     choose = random.Random(5)
     simulation = Simulation(described(2, 2, mode=mode))
     change = simulation.stores[1].set_hyper({"lr": 10.0}, step=2)
-    end(simulation, choose, [change])
+    simulation.finish(choose, change)
     training = Training(simulation, choose)
     for slot in (0, 0, 0, 1, 1, 1):  # Each waits for itself alone.
         step, store = training.steps[slot], simulation.stores[slot]
@@ -326,13 +312,14 @@ def test_where_slots_go_on_by_themselves_the_step_is_each_slots_own(mode: Mode) 
     [
         ({"names": ["lr", "lr"], "numbers": [1.0, 2.0]}, "Hyper.names"),
         ({"names": ["lr"], "numbers": [1.0, 2.0]}, "Hyper.names"),
-        ({"names": ["speed"], "numbers": [1.0]}, "Hyper.names: the rule has no 'speed'"),
-        ({"names": ["lr"], "numbers": [float("inf")]}, "Hyper.numbers: 'lr' is inf"),
+        ({"names": ["speed"], "numbers": [1.0]}, "Hyper.numbers: rule 'sgd' has no 'speed'"),
+        ({"names": ["lr"], "numbers": [float("inf")]}, "Hyper.numbers: 'lr': a finite number, not inf"),
         ({"names": ["lr"], "numbers": [1e39]}, "Hyper.numbers: 'lr': 1e+39 is infinite in float32, which key 'a'"),
         ({"key": [99]}, "Hyper.key: 99"),
+        ({"key": [1]}, "Hyper.numbers: only slots [1] contribute to key 'b', and may change it"),
     ],
 )
-def test_a_proposal_that_contradicts_the_description_loses_its_connection(wrong: dict[str, Any], told: str) -> None:
+def test_a_change_that_contradicts_the_description_loses_its_connection(wrong: dict[str, Any], told: str) -> None:
     core, good = greeted()
     message = msgspec.structs.replace(good, **wrong)
     said = say(core, message)
@@ -341,34 +328,26 @@ def test_a_proposal_that_contradicts_the_description_loses_its_connection(wrong:
     assert not core.peers
 
 
-def test_shard_0_hears_of_no_decision_and_no_other_makes_one() -> None:
-    core, good = greeted()
-    assert isinstance(say(core, HyperSettle(1, good.proposal, 1))[0], Refused)
-    core, good = greeted(shard=1)
-    assert isinstance(say(core, HyperDecide(1, good.proposal, 1))[0], Refused)
-    core, good = greeted(shard=1)
-    assert say(core, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
-    assert isinstance(say(core, HyperSettle(1, good.proposal, 5))[0], Refused), "the versions between are missing"
+def test_a_change_that_is_repeated_on_a_new_connection_undoes_none_behind_it() -> None:
+    core, first = greeted()
+    behind = msgspec.structs.replace(first, request=10, numbers=[3.0])
+    for message, rate in ((first, 2.0), (behind, 3.0), (first, 3.0), (behind, 3.0)):
+        assert say(core, message) == []
+        core.flush(0.0)
+        assert [decode_reply(parts)[0] for _, parts in core.links.outgoing] == [Done([message.request])]
+        core.links.outgoing = []
+        assert core.job.shard.live._job.at(0) == {"lr": rate}
 
 
-def test_what_shard_0_was_asked_before_it_decided_is_given_up() -> None:
-    core, good = greeted()
-    assert say(core, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
-    assert say(core, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
-    assert say(core, HyperDecide(0, good.proposal, 0)) == [HyperDecided(0, good.proposal, 0)]
-    assert say(core, HyperDecide(9, good.proposal, 1)) == [HyperDecided(9, good.proposal, 0)]
-    (refused,) = say(core, good)
-    assert isinstance(refused, HyperAnswer)
-    assert (refused.held, refused.reason) == (0, "it took too long and was given up; try again")
-
-
-def greeted(shard: int = 0) -> tuple[ShardCore, Hyper]:
-    """A shard that slot 0 has greeted, and a proposal that it would hold."""
-    description = described(1, 2)
+def greeted() -> tuple[ShardCore, Hyper]:
+    """A shard that slot 0 has greeted, and a change."""
+    keys = list(described(1, 2).keys)
+    keys[1] = msgspec.structs.replace(keys[1], slots=(1,), multipliers={"lr": 0.0}, hyper={"lr": 1.0})
+    description = described(2, 2, keys=tuple(keys))
     core = ShardCore(bytes(16), LinkSettings())
-    core.open(JobShard(description, shard))
+    core.open(JobShard(description, 0))
     assert isinstance(say(core, hello_of(description, 0))[0], Welcome)
-    return core, Hyper(9, bytes(range(16)), 0, [], ["lr"], [2.0])
+    return core, Hyper(9, 0, [], ["lr"], [2.0])
 
 
 def say(core: ShardCore, message: Message) -> list[Message]:
@@ -384,47 +363,44 @@ def test_what_no_step_can_ask_for_is_forgotten() -> None:
     simulation = Simulation(described(1, 2))
     training = Training(simulation, choose)
     for step in range(STEPS):
-        end(simulation, choose, [simulation.stores[0].set_hyper({"lr": step + 1.0}, step=step)])
+        simulation.finish(choose, simulation.stores[0].set_hyper({"lr": step + 1.0}, step=step))
         training.push(0)
         simulation.settle(choose)
-    assert [len(live_of(core)._job) for core in simulation.shards] == [1, 1]
+    assert [len(core.job.shard.live._job) for core in simulation.shards] == [2, 2]
     assert summed_now(training) == sum(range(1, STEPS + 1))
 
 
-def test_a_number_may_be_as_large_as_the_type_of_those_that_it_is_for(make: Make) -> None:
+def test_a_number_may_be_as_large_as_the_type_of_those_that_it_is_for() -> None:
     small = msgspec.structs.replace(constant(key_of("small", (2,), 1), 0.0), dtype="float16", multipliers={"lr": 0.5})
     large = msgspec.structs.replace(constant(key_of("large", (2,), 1), 0.0), dtype="float64")
     own = msgspec.structs.replace(constant(table_of("own", (2, 1), 1), 0.0), hyper={"lr": 1.0})
-    store = make(described(1, 2, keys=(small, large, own)))
-    assert store.set_hyper({"lr": 100_000.0}).result(WAIT_S) == 0, "half of it is finite in float16"
-    assert store.set_hyper({"lr": 1e300}, key="large").result(WAIT_S) == 0
-    with pytest.raises(StoreRefusedError, match=r"'lr': 140000, multiplied by 0\.5 is infinite in float16"):
-        store.set_hyper({"lr": 140_000.0}).result(WAIT_S)
+    with KVStore.local(described(1, 2, keys=(small, large, own))) as store:
+        assert store.set_hyper("lr", 100_000.0).result(WAIT_S) == 0, "half of it is finite in float16"
+        assert store.set_hyper("lr", 1e300, key="large").result(WAIT_S) == 0
+        with pytest.raises(StoreRefusedError, match=r"'lr': 140000, multiplied by 0\.5 is infinite in float16"):
+            store.set_hyper("lr", 140_000.0)
 
 
-@pytest.mark.parametrize("key", [None, "a", "t"])
+@pytest.mark.parametrize("key", [[], [0], [4]])
 def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
-    make: Make, key: str | None, monkeypatch: pytest.MonkeyPatch
+    key: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order they come."""
-    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MOST_WAITING", 10)
-    store = make(described(1, 2))
-    for step in range(10, 0, -1):
-        store.set_hyper({"lr": 1.0}, step=step, key=key).result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match="10 changes wait for their steps already"):
-        store.set_hyper({"lr": 1.0}, step=5000, key=key).result(WAIT_S)
-    run(store, KEYS, range(2))
-    for name in KEYS:
-        store.pull(name, 2).result(WAIT_S)
-    store.pull_rows("t", np.arange(8), 2).result(WAIT_S)
-    assert store.set_hyper({"lr": 1.0}, step=5000, key=key).result(WAIT_S) == 5000
+    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MAX_CHANGES", 5)
+    core, good = greeted()
+    for request in range(1, 11):
+        change = msgspec.structs.replace(good, request=request, step=20 - request, key=key)
+        assert say(core, change) == []
+    (refused,) = say(core, msgspec.structs.replace(good, request=11, step=5000, key=key))
+    assert isinstance(refused, Refused)
+    assert refused.reason == "Hyper.step: 10 changes wait for their steps already"
 
 
 def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
     """At every line of a change another thread may read it: what was written piece by piece was an IndexError there."""
     timeline, seen = HyperTimeline(), []
     for step in range(3):
-        timeline.set(step, {"lr": float(step)})
+        timeline.set(step, 0, {"lr": float(step)})
     expected = [timeline.at(9), {"lr": 9.0}]
 
     def at_each_line(frame: FrameType, *_: object) -> Any:
@@ -437,7 +413,7 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
     before = sys.gettrace()
     sys.settrace(at_each_line)
     try:
-        timeline.set(5, {"lr": 9.0})
+        timeline.set(5, 0, {"lr": 9.0})
         timeline.forget(4)
     finally:
         sys.settrace(before)
@@ -464,20 +440,37 @@ def summed_now(training: Training) -> float:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 12), st.dictionaries(st.sampled_from("abc"), st.floats(0, 1), max_size=2))),
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(0, 2), st.dictionaries(st.sampled_from("abc"), st.floats(0, 1))),
+        unique_by=lambda one: one[:2],
+    ),
+    st.integers(0, 12),
     st.integers(0, 12),
 )
-def test_a_timeline_is_what_its_changes_say_one_by_one(
-    changes: list[tuple[int, dict[str, float]]], before: int
+def test_a_timeline_is_what_its_changes_say_in_order_of_step_and_slot(
+    changes: list[tuple[int, int, dict[str, float]]], before: int, kept: int
 ) -> None:
+    """In whatever order they come; changes that slot 1 withdraws are not forgotten yet."""
     timeline = HyperTimeline()
-    for step, numbers in changes:
-        timeline.set(step, numbers)
-    for forgets in (False, True):
-        if forgets:
+    for step, slot, numbers in changes:
+        timeline.set(step, slot, numbers)
+    for does in ("nothing", "forget", "withdraw"):
+        if does == "forget":
             timeline.forget(before)
+        elif does == "withdraw":
+            timeline.withdraw(1, max(before, kept))
+            changes = [one for one in changes if one[1] != 1 or one[0] < max(before, kept)]
         for step in range(before, 14):
             expected: dict[str, float] = {}
-            for _, numbers in sorted((one for one in changes if one[0] <= step), key=lambda one: one[0]):
-                expected |= numbers
+            for first, _, numbers in sorted(changes, key=lambda one: one[:2]):
+                expected |= numbers if first <= step else {}
             assert timeline.at(step) == expected
+
+
+def test_a_slots_later_change_of_a_step_adds_to_its_earlier_one() -> None:
+    timeline = HyperTimeline()
+    for numbers in ({"lr": 1.0}, {"momentum": 2.0}, {"lr": 3.0}):
+        timeline.set(4, 1, numbers)
+    timeline.set(4, 0, {"lr": 5.0, "epsilon": 6.0})
+    assert timeline.at(4) == {"lr": 3.0, "momentum": 2.0, "epsilon": 6.0}
+    assert len(timeline) == 2

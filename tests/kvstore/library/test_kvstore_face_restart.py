@@ -122,7 +122,7 @@ def test_a_rate_that_one_slot_changes_is_used_by_all(kind: str) -> None:
             for done in [store.pushpull("w", ones()) for store in stores]:
                 value = done.result(WAIT_S)
         assert np.array_equal(value, -2.5 * ones())
-        with pytest.raises(StoreRefusedError, match=r"step 1 of key 'w' has begun; step 2 is possible"):
+        with pytest.raises(StoreRefusedError, match=r"step 1 of key '\w+' has begun here; step 2 is possible"):
             stores[0].set_hyper("lr", 5.0, step=1).result(WAIT_S)
         assert stores[0].set_hyper("lr", 5.0, key="w").result(WAIT_S) == 2
         for done in [store.pushpull("w", ones()) for store in stores]:
