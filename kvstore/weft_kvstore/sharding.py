@@ -172,7 +172,7 @@ class BucketPart:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bucket:
+class BucketLayout:
     """`keys`: the indices of its keys in the description, in the order in which they lie. `parts` by shard; of a table
     there are none, for its rows are numbered by their ids. `pushed` and `pulled`: how its gradients travel, and its
     values; None as they are."""
@@ -233,7 +233,7 @@ class Routing:
     slices: tuple[KeySlices, ...]
     runs: tuple[Mapping[int, range], ...]
     tables: Mapping[int, RowLayout]
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[BucketLayout, ...]
     bucket_of: tuple[int, ...]
     first_in_bucket: tuple[Mapping[int, int], ...]
 
@@ -251,7 +251,7 @@ def routing_of(description: StoreDescription) -> Routing:
     groups: dict[Any, list[int]] = {}
     for key_index, key in enumerate(description.keys):
         groups.setdefault(_bucket_key(description, key_index, key), []).append(key_index)
-    buckets: list[Bucket] = []
+    buckets: list[BucketLayout] = []
     first_in_bucket: tuple[dict[int, int], ...] = tuple({} for _ in description.keys)
     for number, key_indices in enumerate(groups.values()):
         key = description.keys[key_indices[0]]
@@ -271,7 +271,7 @@ def routing_of(description: StoreDescription) -> Routing:
             None if one is None else codec_of(one, np.dtype(key.dtype))
             for one in codecs_of(key, description.compression)
         ]
-        buckets.append(Bucket(number, by_priority, parts, *codecs))
+        buckets.append(BucketLayout(number, by_priority, parts, *codecs))
     of_keys = {key_index: bucket.number for bucket in buckets for key_index in bucket.keys}
     bucket_of = tuple(of_keys[key_index] for key_index in range(len(description.keys)))
     return Routing(len(description.shards), slices, runs, tables, tuple(buckets), bucket_of, first_in_bucket)

@@ -23,7 +23,7 @@ from weft_kvstore.description.records import KeyDescription, Mode, StoreDescript
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.local import LocalStore
-from weft_kvstore.shard.snapshot import Captured, MissedError, joined
+from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
 from weft_kvstore.step_outcome import StepOutcome
@@ -154,7 +154,7 @@ class OwnStore:
         since the capture at that step, if that is known."""
         with self._lock:
             if self._tables is not None:
-                done = joined(2, done)
+                done = all_captured(2, done)
                 self._tables.capture(step, done, since)
             if self._version > step:
                 done(MissedError(f"the values are at version {self._version} already"))

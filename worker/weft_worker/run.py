@@ -25,7 +25,7 @@ from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Captured, MissedError, joined, saved
+from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured, saved
 from weft_kvstore.snapshot_files import SnapshotError
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
@@ -236,7 +236,7 @@ class Run:
         if not captures:
             done(Captured(list))
             return
-        captured = joined(len(captures), done)
+        captured = all_captured(len(captures), done)
         for capture in captures:
             capture(step, captured)
 

@@ -223,7 +223,7 @@ def _parts(
                 start, bounds = span.start, bucket.bounds
                 if name == UPDATES:
                     start, bounds = span.number, np.arange(len(bounds))
-                pieces = list(_within(some, bounds, span))
+                pieces = list(_elements_of(some, bounds, span))
                 size = sum(len(piece) for piece in pieces)
                 found.append(Part(name, span.key, start, size, str(pieces[0].dtype), pieces))
     for number, captured in tables.items():
@@ -231,7 +231,7 @@ def _parts(
     return found
 
 
-def _within(views: Sequence[tuple[int, int, Array]], bounds: Array, span: Span) -> Iterator[Array]:
+def _elements_of(views: Sequence[tuple[int, int, Array]], bounds: Array, span: KeySpan) -> Iterator[Array]:
     """What views have of a span; slice i begins at `bounds[i]`."""
     for low, high, view in views:
         first, stop = max(low, span.first), min(high, span.stop)
@@ -262,7 +262,9 @@ def _table_parts(table: TableState, captured: TableCapture, there: OtherThread) 
             yield Part(name, key, begin, some * widths[name], str(array.dtype), column(name))
 
 
-def joined(count: int, done: Callable[[Captured | MissedError], None]) -> Callable[[Captured | MissedError], None]:
+def all_captured(
+    count: int, done: Callable[[Captured | MissedError], None]
+) -> Callable[[Captured | MissedError], None]:
     """What several parts of a process hold at one version, as one: a function that may be called on any thread with
     each of so many. One that was missed ends all of them."""
     found: list[Captured | MissedError] = []
@@ -306,7 +308,7 @@ def saved(folder: str, name: str, held: Captured, *, job: str, step: int) -> dic
     return done
 
 
-class Span(NamedTuple):
+class KeySpan(NamedTuple):
     """A key's run of slices in a bucket: slices `first` to `stop` there are its slices from `number` on, and its
     elements from `start` on."""
 
@@ -317,7 +319,7 @@ class Span(NamedTuple):
     start: int
 
 
-def spans_of(shard: JobShard, bucket: Bucket) -> Iterator[Span]:
+def spans_of(shard: JobShard, bucket: Bucket) -> Iterator[KeySpan]:
     """What a bucket has of each of its keys, in the order in which they lie there."""
     part, spec = bucket.spec.part, bucket.spec
     edges = [0, *(np.flatnonzero(np.diff(part.key_indices)) + 1).tolist(), len(part)]
@@ -325,7 +327,7 @@ def spans_of(shard: JobShard, bucket: Bucket) -> Iterator[Span]:
         if first < stop:
             place, index = int(part.key_indices[first]), int(part.slice_indices[first])
             key = spec.keys[place]
-            yield Span(key.key, first, stop, index, shard.slices[place].start(index) // np.dtype(key.dtype).itemsize)
+            yield KeySpan(key.key, first, stop, index, shard.slices[place].start(index) // np.dtype(key.dtype).itemsize)
 
 
 def restore(shard: JobShard, snapshot: Snapshot) -> None:
