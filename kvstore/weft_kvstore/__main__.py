@@ -75,7 +75,7 @@ def _make_keys(name: Path) -> None:
     public, secret, keys = make_key_files(name)
     sys.stdout.write(
         f"{secret}: for the process whose keys they are: --curve-keys of a shard, curve_keys= of a client\n"
-        f"{public}: for whoever lets it in: in the directory that --curve-clients names\n"
+        f"{public}: for whoever accepts it: in the directory that --curve-clients names\n"
         f"the public key, which of a shard goes into curve_keys of the description: {keys.public}\n"
     )
 

@@ -31,7 +31,7 @@ class CurveKeys:
             if not is_curve_key(key):
                 raise CurveKeyError(f"the {which} key is not {KEY_CHARACTERS} characters of Z85")
         if zmq.curve_public(self.secret.encode()).decode() != self.public:
-            raise CurveKeyError("the secret key is of another pair than the public key")
+            raise CurveKeyError("the secret key does not belong to the public key")
 
 
 def new_curve_keys() -> CurveKeys:
@@ -118,13 +118,13 @@ def _keys_in(path: Path) -> tuple[dict[str, str], int]:
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
-            raise CurveKeyError(f"{path}: it is no file of at most {MAX_FILE_BYTES} bytes")
+            raise CurveKeyError(f"{path}: not a regular file of at most {MAX_FILE_BYTES} bytes")
         text = os.read(file, MAX_FILE_BYTES).decode(errors="replace")
     finally:
         os.close(file)
     keys = dict(reversed(_LINE.findall(text)))  # The first of a kind counts.
     if "public" not in keys:
-        raise CurveKeyError(f"{path}: there is no CURVE key in it")
+        raise CurveKeyError(f"{path}: it has no CURVE key")
     return keys, status.st_mode
 
 
@@ -193,14 +193,14 @@ class CurveAuthenticator:
                 self._logged_keys.discard(public)
                 return True
         except Exception:  # noqa: BLE001  # the thread's outermost frame of ours
-            _log.exception("a client with the CURVE key %s is not let in", public)
+            _log.exception("a client with the CURVE key %s is rejected", public)
             return False
         if public not in self._logged_keys and len(self._logged_keys) < MAX_LOGGED_KEYS:
             self._logged_keys.add(public)
             where = f"no NAME.key in {self._clients} has it" if isinstance(self._clients, Path) else "it is no worker's"
-            _log.warning("a client with the CURVE key %s is not let in: %s", public, where)
+            _log.warning("a client with the CURVE key %s is rejected: %s", public, where)
             if len(self._logged_keys) == MAX_LOGGED_KEYS:
-                _log.warning("keys that are not let in are logged no more: there were %d", MAX_LOGGED_KEYS)
+                _log.warning("further rejected keys are not logged: there were %d", MAX_LOGGED_KEYS)
         return False
 
     def _accepted(self) -> Collection[str]:
@@ -213,7 +213,7 @@ class CurveAuthenticator:
             keys, errors = [], [error]
         texts = {str(error) for error in errors}
         for text in sorted(texts - self._logged_errors):
-            _log.warning("keys of clients that are not let in: %s", text)
+            _log.warning("a file of client keys is skipped: %s", text)
         self._logged_errors = texts
         return keys
 

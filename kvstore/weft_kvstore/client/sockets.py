@@ -149,9 +149,7 @@ class LinkSocket:
             event, key = int(word["event"]), self._key
             broken = bool(event & (BROKEN | _HANDSHAKE_FAILED)) or broken
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                reason = (
-                    f"it does not let in a client with the CURVE key {key}: no NAME.key in its directory of clients"
-                )
+                reason = f"it rejects a client with the CURVE key {key}: no NAME.key in its directory of clients"
                 self.handshake_error = (
                     f"{reason} has it (who connects without curve_keys has one that no shard knows)",
                     False,

@@ -343,9 +343,9 @@ def check_public(key: str) -> None:
     """Raises CurveKeyError for a wrong key, and for zeros. The key is not shown, since it may be a secret one given by
     mistake."""
     if not is_curve_key(key):
-        raise CurveKeyError(f"no CURVE key, which has {KEY_CHARACTERS} characters of Z85")
+        raise CurveKeyError(f"not a CURVE key of {KEY_CHARACTERS} characters of Z85")
     if not key.strip("0"):
-        raise CurveKeyError("zeros are nobody's CURVE key")
+        raise CurveKeyError("zeros are not a CURVE key")
 
 
 def is_curve_key(text: str) -> bool:

@@ -394,7 +394,7 @@ def _plain(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(exclude_none=True)
-    raise TypeError(f"{type(value).__name__} is no plain data")
+    raise TypeError(f"{type(value).__name__} is not plain data")
 
 
 # --- Descriptions in files: TOML or JSON, as a user writes it or whole ------------------------------------------------
@@ -431,7 +431,7 @@ def _document(file: Path) -> Mapping[str, Any]:
     if file.suffix not in {".toml", ".json"}:
         raise DescriptionError("a description is a .toml or a .json file")
     if file.exists() and not file.is_file():  # A pipe would have to be written first, by nobody.
-        raise DescriptionError("it is no regular file")
+        raise DescriptionError("not a regular file")
     try:
         text = file.read_text(encoding="utf-8")
         document = tomllib.loads(text) if file.suffix == ".toml" else _documents.from_json(text)

@@ -59,7 +59,7 @@ class ShardSettings(BaseSettings):
     """The file with this shard's CURVE keys, as `new_curve_keys` makes it: links are encrypted then. Of a store used
     alone."""
     curve_clients: Path | None = None
-    """A directory with the public keys of the clients that are let in; whoever knows this shard's where left out."""
+    """A directory with the public keys of the clients that are accepted; whoever knows this shard's where left out."""
     table_directory: Path | None = None
     """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
     table_memory: Annotated[ByteSize, Field(ge=LEAST_MEMORY_BYTES)] | None = None
@@ -104,7 +104,7 @@ class ShardSettings(BaseSettings):
         if self.curve_keys is not None and self.server is not None:
             raise ValueError("--curve-keys belongs to --description: a weft server makes keys for each job itself")
         if self.curve_clients is not None and self.curve_keys is None:
-            raise ValueError("--curve-clients needs --curve-keys: without keys of its own the shard lets everybody in")
+            raise ValueError("--curve-clients needs --curve-keys: without keys of its own the shard accepts everybody")
         return self
 
     @property

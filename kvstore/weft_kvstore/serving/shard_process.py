@@ -67,7 +67,7 @@ class ShardTask(msgspec.Struct, frozen=True):
     curve: CurveKeys | None = None
     """Of this shard, where links are encrypted."""
     curve_clients: tuple[str, ...] = ()
-    """The public keys of those that are let in then."""
+    """The public keys of those that are accepted then."""
     snapshot: Snapshot | None = None
     """What the job begins with; None: with its first values."""
     keep_previous: bool = False

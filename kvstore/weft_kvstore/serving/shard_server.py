@@ -57,7 +57,7 @@ _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 class Router:
     """Bound to `bind` when made, of a range of ports to the first free one; `endpoint` is where. Used by one thread at
     a time, and polled as `socket`.
-    `authenticator`: who is let in, where links are encrypted. Raises StoreError where it cannot be bound."""
+    `authenticator`: which clients are accepted, if links are encrypted. Raises StoreError where it cannot be bound."""
 
     def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
         self._context = zeromq_context()

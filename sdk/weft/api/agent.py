@@ -181,7 +181,7 @@ class ShardAllocation(Model):
     curve: CurvePair | None = None
     """This shard's keys, where the store's links are encrypted."""
     curve_clients: list[str] = Field(default_factory=list)
-    """The public keys of those that it lets in: this job's workers."""
+    """The public keys of those that it accepts: this job's workers."""
     snapshot: Snapshot | None = None
     """What its values are read from; None: they are the first ones."""
     keep_previous: bool = False

@@ -497,7 +497,7 @@ def test_a_description_that_is_written_whole_is_held_to_the_same(
 def test_a_pipe_is_no_description_and_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "store.toml"
     os.mkfifo(path)
-    with pytest.raises(DescriptionError, match="no regular file"):
+    with pytest.raises(DescriptionError, match="not a regular file"):
         read_description(path)
 
 

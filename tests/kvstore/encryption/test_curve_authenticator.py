@@ -1,4 +1,4 @@
-"""Whom a shard lets in: asked as its guard asks, a key at a time, while the directory of clients changes."""
+"""Which clients a shard accepts, a key at a time, while the directory of clients changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_broken_file_costs_itself_alone_and_is_told_once(
     (clients / "b.key").write_text(text)
     assert all(lets_in(authenticator, known) for _ in range(20))
     (told,) = warnings(caplog)
-    assert told.startswith(f"keys of clients that are not let in: {clients / 'b.key'}")
+    assert told.startswith(f"a file of client keys is skipped: {clients / 'b.key'}")
     caplog.clear()
     _, _, other = make_key_files(clients / "d")
     assert lets_in(authenticator, other)
@@ -154,18 +154,18 @@ def test_a_key_that_is_not_let_in_is_logged_once_and_all_of_them_only_so_often(
     stranger = new_curve_keys()
     assert not any(lets_in(authenticator, stranger) for _ in range(5))
     (told,) = warnings(caplog)
-    assert told == f"a client with the CURVE key {stranger.public} is not let in: no NAME.key in {clients} has it"
+    assert told == f"a client with the CURVE key {stranger.public} is rejected: no NAME.key in {clients} has it"
     assert not any(lets_in(authenticator, new_curve_keys()) for _ in range(MAX_LOGGED_KEYS + 20))
     assert len(warnings(caplog)) == MAX_LOGGED_KEYS + 1
-    assert warnings(caplog)[-1] == f"keys that are not let in are logged no more: there were {MAX_LOGGED_KEYS}"
+    assert warnings(caplog)[-1] == f"further rejected keys are not logged: there were {MAX_LOGGED_KEYS}"
     assert SHARD.secret not in caplog.text
 
 
 def test_a_lock_is_not_made_of_what_does_not_fit(clients: Path, tmp_path: Path) -> None:
-    with pytest.raises(CurveKeyError, match="another pair"):
+    with pytest.raises(CurveKeyError, match="does not belong"):
         CurveAuthenticator(CurveKeys(new_curve_keys().public, SHARD.secret))
     with pytest.raises(FileNotFoundError, match="nowhere"):
         CurveAuthenticator(SHARD, tmp_path / "nowhere")
     (clients / "a.key").write_text("nonsense")
-    with pytest.raises(CurveKeyError, match=r"a\.key: there is no CURVE key in it"):
+    with pytest.raises(CurveKeyError, match=r"a\.key: it has no CURVE key"):
         CurveAuthenticator(SHARD, clients)

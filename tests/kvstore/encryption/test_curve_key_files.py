@@ -126,17 +126,17 @@ PAIR = new_curve_keys()
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "there is no CURVE key in it"),
-        ("public-key", "there is no CURVE key in it"),
-        ("public-key\nsecret-key\n", "there is no CURVE key in it"),
-        ("\x89PNG\r\n\x1a\n" * 100, "there is no CURVE key in it"),
-        ("-----BEGIN PRIVATE KEY-----\n", "there is no CURVE key in it"),
-        (f'secret-key = "{PAIR.secret}"\n', "there is no CURVE key in it"),
+        ("", "it has no CURVE key"),
+        ("public-key", "it has no CURVE key"),
+        ("public-key\nsecret-key\n", "it has no CURVE key"),
+        ("\x89PNG\r\n\x1a\n" * 100, "it has no CURVE key"),
+        ("-----BEGIN PRIVATE KEY-----\n", "it has no CURVE key"),
+        (f'secret-key = "{PAIR.secret}"\n', "it has no CURVE key"),
         (f'public-key = "{PAIR.public}"\nsecret-key = ""\n', "it has no secret key"),
         (f'public-key = "{PAIR.public}"\nsecret-key = "{PAIR.secret[:-1]}"\n', "the secret key is not 40"),
         (f'public-key = "é"\nsecret-key = "{PAIR.secret}"\n', "the public key is not 40"),
-        (f'public-key = "{new_curve_keys().public}"\nsecret-key = "{PAIR.secret}"\n', "of another pair"),
-        (f'public-key = "{PAIR.secret}"\nsecret-key = "{PAIR.public}"\n', "of another pair"),
+        (f'public-key = "{new_curve_keys().public}"\nsecret-key = "{PAIR.secret}"\n', "does not belong"),
+        (f'public-key = "{PAIR.secret}"\nsecret-key = "{PAIR.public}"\n', "does not belong"),
     ],
     ids=["empty", "no sign", "no signs", "picture", "pem", "no public", "no secret", "short", "é", "two", "swapped"],
 )
@@ -159,7 +159,7 @@ def test_bytes_that_are_no_text_are_no_key(tmp_path: Path) -> None:
 def test_what_is_missing_or_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nothing\.key_secret"):
         read_curve_keys(tmp_path / "nothing.key_secret")
-    with pytest.raises(CurveKeyError, match=rf"{tmp_path.name}: it is no file"):
+    with pytest.raises(CurveKeyError, match=rf"{tmp_path.name}: not a regular file"):
         read_curve_keys(tmp_path)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         public_keys_in(tmp_path / "nowhere")

@@ -31,7 +31,7 @@ def test_whatever_32_bytes_are_in_z85_is_a_key(data: bytes) -> None:
 
 def test_zeros_are_nobodys_key() -> None:
     """Whoever has no key at all would have this one."""
-    with pytest.raises(CurveKeyError, match="zeros are nobody's CURVE key"):
+    with pytest.raises(CurveKeyError, match="zeros are not a CURVE key"):
         check_public("0" * KEY_CHARACTERS)
 
 
@@ -48,7 +48,7 @@ def test_the_highest_group_is_a_key_and_the_next_is_none() -> None:
     for at in range(0, KEY_CHARACTERS, 5):
         check_public("0" * at + LAST_GROUP + "0" * (35 - at))
         for above in ("%nSc1", "%nSd0", "%nT00", "%o000", "#0000", "#####"):
-            with pytest.raises(CurveKeyError, match="no CURVE key, which has 40 characters of Z85"):
+            with pytest.raises(CurveKeyError, match="not a CURVE key of 40 characters of Z85"):
                 check_public("0" * at + above + "0" * (35 - at))
 
 
@@ -88,8 +88,8 @@ def test_a_pair_cannot_be_changed() -> None:
         (KNOWN.secret + "\n", KNOWN.public, "the public key is not 40"),
         (KNOWN.secret[:-1] + "\\", KNOWN.public, "the public key is not 40"),
         ("", KNOWN.secret, "the public key is not 40"),
-        (new_curve_keys().public, KNOWN.secret, "the secret key is of another pair"),
-        (KNOWN.secret, KNOWN.public, "the secret key is of another pair"),
+        (new_curve_keys().public, KNOWN.secret, "the secret key does not belong"),
+        (KNOWN.secret, KNOWN.public, "the secret key does not belong"),
     ],
     ids=[
         "line end",
@@ -129,8 +129,8 @@ def test_a_description_has_its_shards_keys_by_number_and_they_are_not_in_its_dig
     [
         (KEYS[:1], ENDPOINTS, "curve_keys: one for each shard, 2 of them, not 1"),
         (KEYS, ENDPOINTS, "curve_keys: one for each shard, 2 of them, not 3"),
-        ((KEYS[0], "no key"), ENDPOINTS, r"curve_keys\[1\]: no CURVE key, which has 40 characters of Z85"),
-        ((KEYS[0], ""), ENDPOINTS, r"curve_keys\[1\]: no CURVE key"),
+        ((KEYS[0], "no key"), ENDPOINTS, r"curve_keys\[1\]: not a CURVE key of 40 characters of Z85"),
+        ((KEYS[0], ""), ENDPOINTS, r"curve_keys\[1\]: not a CURVE key"),
         (KEYS[:1], (), "curve_keys: one for each shard, 0 of them, not 1"),
     ],
     ids=["too few", "too many", "no key", "empty", "no shards"],

@@ -59,7 +59,7 @@ def encrypted(
     keys: Sequence[CurveKeys] | None = None,
 ) -> Iterator[tuple[StoreDescription, list[ShardServer]]]:
     """The description with the shards' addresses and public keys, and the shards. `clients`: the directory of those
-    that are let in."""
+    that are accepted."""
     keys = keys or [new_curve_keys() for _ in description.shards]
     with ExitStack() as stack:
         servers = [
@@ -127,7 +127,7 @@ def test_who_is_not_in_the_list_is_told_at_once_and_the_shard_logs_the_key(
 ) -> None:
     make_key_files(clients / "somebody")
     mine = new_curve_keys()
-    told = r"slot 0: .*shard 0 at tcp://\S+: it does not let in a client with the CURVE key"
+    told = r"slot 0: .*shard 0 at tcp://\S+: it rejects a client with the CURVE key"
     with encrypted(described(), clients) as (found, _):
         for _ in range(3):
             with pytest.raises(StoreRefusedError, match=told):
@@ -137,7 +137,7 @@ def test_who_is_not_in_the_list_is_told_at_once_and_the_shard_logs_the_key(
         with connected(found, keys=mine, wait_s=0) as store, pytest.raises(StoreRefusedError, match=told):
             store.pull("w").result(WAIT_S)
     shown = [record.getMessage() for record in caplog.records if mine.public in record.getMessage()]
-    assert shown == [f"a client with the CURVE key {mine.public} is not let in: no NAME.key in {clients} has it"]
+    assert shown == [f"a client with the CURVE key {mine.public} is rejected: no NAME.key in {clients} has it"]
     assert mine.secret not in caplog.text
 
 
@@ -155,7 +155,7 @@ def test_one_shard_that_does_not_let_a_client_in_is_named(clients: Path, tmp_pat
         )
         first.open(found, 0)
         second.open(found, 1)
-        with pytest.raises(StoreRefusedError, match=rf"shard 1 at {second.endpoint}: it does not let in"):
+        with pytest.raises(StoreRefusedError, match=rf"shard 1 at {second.endpoint}: it rejects"):
             connected(found, keys=mine)
         (clients / public.name).write_text(public.read_text())
         with connected(found, keys=mine) as store:
@@ -170,9 +170,9 @@ def test_a_key_that_is_taken_away_counts_for_the_next_connection_alone(clients: 
             assert store.pushpull("w", ONES).result(WAIT_S).max() == -1.0
             proxy.cut()
             proxy.restore()
-            with pytest.raises(StoreRefusedError, match="it does not let in a client with the CURVE key"):
+            with pytest.raises(StoreRefusedError, match="it rejects a client with the CURVE key"):
                 store.pushpull("w", ONES).result(WAIT_S)
-        with pytest.raises(StoreRefusedError, match="it does not let in"):
+        with pytest.raises(StoreRefusedError, match="it rejects"):
             connected(found, keys=mine)
 
 
@@ -305,7 +305,7 @@ def test_a_client_with_keys_does_not_talk_with_a_plain_shard() -> None:
 def test_a_client_does_not_begin_with_keys_that_are_none(tmp_path: Path) -> None:
     public, secret, keys = make_key_files(tmp_path / "me")
     found = msgspec.structs.replace(described(), curve_keys=(new_curve_keys().public,))
-    with pytest.raises(CurveKeyError, match="another pair"):
+    with pytest.raises(CurveKeyError, match="does not belong"):
         StoreClient(found, 0, curve_keys=CurveKeys(new_curve_keys().public, keys.secret))
     for file, told in ((public, "everybody|no secret key"), (tmp_path / "nothing", "nothing")):
         with pytest.raises((CurveKeyError, FileNotFoundError), match=told):
@@ -369,7 +369,7 @@ def test_a_broken_file_among_the_clients_does_not_stop_the_guard(
     with encrypted(described(), clients) as (found, _), caplog.at_level(logging.WARNING):
         (clients / "half.key").write_text("public-key")
         connected(found, keys=mine).close()
-        assert "half.key: there is no CURVE key in it" in caplog.text
+        assert "half.key: it has no CURVE key" in caplog.text
         (clients / "half.key").unlink()
         _, _, other = make_key_files(clients / "other")
         connected(found, keys=other, incarnation=2).close()

@@ -89,7 +89,7 @@ def test_the_pages_commands_make_keys_and_serve_whoever_has_one(
         with serving(*command) as shard:
             store = stack.enter_context(KVStore.connect("store.toml", 0, curve_keys="worker-0.key_secret"))
             assert store.pushpull("w", np.ones(3, np.float32)).result(WAIT_S).tolist() == [-1.0] * 3
-            with pytest.raises(StoreRefusedError, match="it does not let in a client with the CURVE key"):
+            with pytest.raises(StoreRefusedError, match="it rejects a client with the CURVE key"):
                 KVStore.connect("store.toml", 0)
             public, secret, other = make_key_files(Path("worker-1"))
             public.rename(clients / public.name)
@@ -97,7 +97,7 @@ def test_the_pages_commands_make_keys_and_serve_whoever_has_one(
                 assert second.pull("w", version=1).result(WAIT_S).tolist() == [-1.0] * 3
             shard.kill()
             _, errors = shard.communicate(timeout=WAIT_S)
-            assert errors.count("is not let in: no NAME.key in clients has it") == 1
+            assert errors.count("is rejected: no NAME.key in clients has it") == 1
             assert other.secret not in errors
         with serving(*command) as shard:
             with KVStore.connect("store.toml", 0, curve_keys=read_curve_keys(Path("worker-0.key_secret"))) as again:
@@ -144,7 +144,7 @@ def test_a_check_says_that_links_are_encrypted(tmp_path: Path) -> None:
         ),
         (
             ["--description", "store.toml", "--shard", "0", "--curve-clients", "."],
-            "--curve-clients needs --curve-keys: without keys of its own the shard lets everybody in",
+            "--curve-clients needs --curve-keys: without keys of its own the shard accepts everybody",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def test_files_that_are_no_keys_are_refused_by_name(tmp_path: Path) -> None:
     assert str(tmp_path) in error("--curve-keys", tmp_path)
     assert f"{public}: " in error("--curve-keys", public)
     assert "nowhere" in error("--curve-keys", secret, "--curve-clients", tmp_path / "nowhere")
-    assert f"{empty / 'bad.key'}: there is no" in error("--curve-keys", secret, "--curve-clients", empty)
+    assert f"{empty / 'bad.key'}: it has no CURVE key" in error("--curve-keys", secret, "--curve-clients", empty)
     assert "Not a directory" in error("--curve-keys", secret, "--curve-clients", public)
     secret.chmod(0o644)
     assert f"{secret}: everybody on this machine can read or write the secret key" in error("--curve-keys", secret)

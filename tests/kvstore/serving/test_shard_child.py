@@ -194,7 +194,7 @@ def test_nobody_but_the_jobs_own_workers_can_talk_to_a_child_with_keys(forkserve
         for keys in (stranger, None):
             with (
                 StoreClient(here, 0, incarnation=9, settings=quick, curve_keys=keys) as other,
-                pytest.raises(StoreError, match="does not let in a client with the CURVE key"),
+                pytest.raises(StoreError, match="rejects a client with the CURVE key"),
             ):
                 other.pull("w", 0).result(WAIT_S)
         plain = msgspec.structs.replace(here, curve_keys=())
