@@ -41,7 +41,7 @@ ROWS, WIDTH, IDS = 2048, 20, 500
 SNAPSHOT_S = 0.3
 RECOVERY = weft.Recovery(keep_state=True, max_restarts=20, snapshot_every_s=SNAPSHOT_S)
 WAIT_S = 180.0
-POLL_S = 0.01
+POLL_S = 0.05
 PATIENT = Retry(attempts=20)
 """A server that was killed takes seconds to come back."""
 
@@ -98,7 +98,8 @@ SAMPLE_S = 5.0
 class Point:
     """Where and what: see `faults/sitecustomize.py`. `role` "job" is the job's progress, as the server knows it.
 
-    With `saved`, the harm is done once the job has a snapshot.
+    With `saved`, the harm is done once the job has a snapshot. With `until_saved`, a process stops again and again
+    until then, so that the job comes slowly to the step that the snapshot is of.
     """
 
     id: int
@@ -112,6 +113,7 @@ class Point:
     stop: str = ""
     stop_s: float = 0.0
     saved: bool = False
+    until_saved: bool = False
 
     def __str__(self) -> str:
         does = "cut" if self.cut else f"kill {' and '.join(self.kill)}" if self.kill else f"stop {self.stop}"
@@ -237,13 +239,13 @@ class Disturbed:
                     reached.touch()
                 if reached.exists() and (job.job.snapshot or not point.saved):
                     left.remove(point)
-                    yield self._do(point)
+                    yield self._do(point, job)
             for process in self.cluster.ended():
                 self.cluster.restart(process.name)
             time.sleep(POLL_S)
         yield from (f"not reached: {point}" for point in left)
 
-    def _do(self, point: Point) -> str:
+    def _do(self, point: Point, job: weft.JobHandle) -> str:
         if point.cut:
             return str(point)
         number = signal.SIGKILL if point.kill else signal.SIGSTOP
@@ -254,6 +256,10 @@ class Disturbed:
         if point.stop and found[point.stop]:
             time.sleep(point.stop_s)
             send(found[point.stop], signal.SIGCONT)
+            while point.until_saved and not (job.refresh().state.is_terminal or job.job.snapshot):
+                send(found[point.stop], signal.SIGSTOP)
+                time.sleep(point.stop_s)
+                send(found[point.stop], signal.SIGCONT)
         for process in self.cluster.processes:
             if point.kill and process.pid in found.values():
                 while process.exit_code is None:

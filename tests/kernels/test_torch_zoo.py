@@ -40,7 +40,7 @@ UNHELPFUL_OF_A_MODULE = re.compile(r"optimize=False|(use|with) weft\.from_torch"
 OUTCOMES: dict[str, str] = json.loads((Path(__file__).parents[1] / "torch_zoo" / "file_outcomes.json").read_text())
 NAMES = list(CASES) if os.environ.get("WEFT_TORCH_ZOO") == "all" else DAILY
 SELDOM = {name for name, outcome in OUTCOMES.items() if outcome not in {"equal", "refused"}}
-FILES = NAMES if len(NAMES) > len(DAILY) else [name for at, name in enumerate(NAMES) if at % 4 == 0 or name in SELDOM]
+FILES = NAMES if len(NAMES) > len(DAILY) else [name for at, name in enumerate(NAMES) if at % 12 == 0 or name in SELDOM]
 """Of which the exporter's own file is read, too: daily, few of the outcomes that are many."""
 
 

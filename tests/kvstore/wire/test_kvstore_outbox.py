@@ -376,8 +376,9 @@ def carried(
         outbox.acknowledge(frame.number, now)
 
 
-@pytest.mark.parametrize("round_trip_s", [50e-6, 1e-3, 20e-3])
-@pytest.mark.parametrize("bytes_per_s", [12.5e6, 125e6, 1.25e9])
+@pytest.mark.parametrize(
+    ("bytes_per_s", "round_trip_s"), [(12.5e6, 50e-6), (12.5e6, 20e-3), (125e6, 1e-3), (125e6, 20e-3), (1.25e9, 50e-6)]
+)
 def test_credit_and_frames_follow_the_rate_of_the_link(bytes_per_s: float, round_trip_s: float) -> None:
     """100 Mbit/s, 1 and 10 Gbit/s. The credit keeps the link busy, and holds no more than some ms of it beyond that."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
@@ -427,13 +428,12 @@ def test_both_directions_fill_the_link_though_acknowledgements_wait_behind_data(
     assert min(sent) >= 0.9 * bytes_per_s * (now - begun)
 
 
-@pytest.mark.parametrize("pause_s", [3e-3, 20e-3])
-@pytest.mark.parametrize("bytes_per_s", [125e6, 1.25e9])
+@pytest.mark.parametrize(("bytes_per_s", "pause_s"), [(125e6, 3e-3), (125e6, 20e-3), (1.25e9, 3e-3)])
 def test_a_receiver_that_pauses_is_no_slow_link(bytes_per_s: float, pause_s: float) -> None:
     """A shard that computes for some ms before it reads: each twentieth acknowledgement, and what is behind it, is
     late."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
-    carried(outbox, bytes_per_s, 1e-4, 1000, pause_s=pause_s)
+    carried(outbox, bytes_per_s, 1e-4, 400, pause_s=pause_s)
     assert outbox.bounds.bytes_per_s == pytest.approx(bytes_per_s, rel=0.2)
 
 

@@ -1,4 +1,4 @@
-"""Records what a release's SDK sends and what it requires of answers, for `test_sdk_release_before.py` of the next one.
+"""Records what a release's SDK sends and what it requires of answers, for `test_release_before.py` of the next one.
 
 Run it with the code of the release that is about to become the one before:
 

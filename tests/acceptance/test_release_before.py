@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-import weft
+from acceptance_place import Place
 from server_running import eventually
 from weft.api.data import DataSpec
 from weft.api.earlier import in_earlier_words
@@ -25,7 +25,7 @@ from weft.api.event import StepDone
 from weft.api.job import JobSpec, Progress, RunLength
 from weft.api.optimizer import SGD, Adam, OptimizerSpec
 
-RECORDED = Path(__file__).parent / "release_before"
+RECORDED = Path(__file__).parents[1] / "sdk" / "release_before"
 CALLS: list[dict[str, Any]] = json.loads((RECORDED / "calls.json").read_text())
 ANSWERS: dict[str, dict[str, Any]] = json.loads((RECORDED / "answers.json").read_text())
 
@@ -83,14 +83,11 @@ class Replay:
         return bool(job["state"] == call["until"] and (job["state"] != "running" or job["progress"]["step"] > 0))
 
 
-def test_every_call_of_the_release_before_is_answered_as_it_reads_it(tmp_path: Path) -> None:
+def test_every_call_of_the_release_before_is_answered_as_it_reads_it(place: Place) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((100, 4)).astype(np.float32)
-    np.savez(tmp_path / "points.npz", x=x, y=(x.sum(1) > 0).astype(np.int64))
-    with (
-        weft.Cluster(1, 2, data_root=tmp_path) as cluster,
-        httpx.Client(base_url=cluster.url, timeout=60) as client,
-    ):
+    np.savez(place.folder / "points.npz", x=x, y=(x.sum(1) > 0).astype(np.int64))
+    with httpx.Client(base_url=place.cluster.url, timeout=60) as client:
         replay = Replay(client)
         for call in CALLS:
             replay.check(call)
