@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of
-from weft_graph.program import Update
+from store_cluster import WAIT_S, constant, key_of, store_of, stores_of
 from weft_kvstore.description.records import KeyDescription, Merge, StoreDescription
-from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
@@ -83,14 +82,6 @@ def test_the_pushed_array_is_not_changed_and_may_be_written_once_the_future_has_
     assert np.all(stores[0].pull("w", 1).result(WAIT_S) == -1.0)
 
 
-def test_a_push_counts_once(make: Make) -> None:
-    (store,) = make(simple(constant(key_of("w", (300,), 1), 0.0)))
-    for _ in range(3):
-        store.push("w", 0, ones(300)).result(WAIT_S)
-    store.push("w", 1, ones(300)).result(WAIT_S)
-    assert np.all(store.pull("w", 2).result(WAIT_S) == -1.0)
-
-
 def test_who_declares_nothing_is_not_waited_for(make: Make) -> None:
     stores = make(simple(constant(key_of("w", (300,), 2), 0.0), constant(key_of("b", (), 2), 0.0), slots=2))
     stores[0].push("w", 0, ones(300)).result(WAIT_S)
@@ -107,30 +98,6 @@ def test_a_step_without_a_contributor_moves_the_version_and_is_no_update(make: M
     assert np.all(store.pull("w", 1).result(WAIT_S) == 0.0)
     store.push("w", 1, ones(4)).result(WAIT_S)
     assert np.allclose(store.pull("w", 2).result(WAIT_S), -0.5)
-
-
-def test_a_mean_is_taken_over_those_who_contributed(make: Make) -> None:
-    mean = msgspec.structs.replace(constant(key_of("m", (300,), 3), 0.0), update=Update.MEAN)
-    count = msgspec.structs.replace(mean, key="n", shape=(), dtype="int64")
-    stores = make(simple(mean, count, slots=3))
-    for number in (0, 2):
-        stores[number].push("m", 0, ones(300) * (number + 1)).result(WAIT_S)
-        stores[number].push("n", 0, np.array(2**60 + 1, np.int64)).result(WAIT_S)
-        stores[number].barrier(0, []).result(WAIT_S)
-    stores[1].barrier(0, ["m", "n"]).result(WAIT_S)
-    assert np.all(stores[0].pull("m", 1).result(WAIT_S) == 2.0)
-    assert stores[0].pull("n", 1).result(WAIT_S) == 2**60 + 1
-    assert stores[0].pull_state("m", 1).result(WAIT_S) == {}
-
-
-def test_the_rules_state_is_pulled_by_its_names(make: Make) -> None:
-    (store,) = make(simple(constant(key_of("w", (10, 30), 1), 0.0), rule="momentum"))
-    assert np.all(store.pull_state("w", 0).result(WAIT_S)["momentum"] == 0.0)
-    store.push("w", 0, ones(10, 30)).result(WAIT_S)
-    state = store.pull_state("w", 1).result(WAIT_S)
-    assert set(state) == {"momentum"}
-    assert state["momentum"].shape == (10, 30)
-    assert np.all(state["momentum"] == 1.0)
 
 
 def test_values_without_elements_and_scalars_are_values(make: Make) -> None:
@@ -155,16 +122,6 @@ def test_a_slot_may_push_two_steps_ahead_and_no_further(make: Make) -> None:
         stores[1].push("w", 3, ones(300)).result(WAIT_S)
     stores[0].push("w", 0, ones(300)).result(WAIT_S)
     stores[1].push("w", 3, ones(300)).result(WAIT_S)
-
-
-def test_to_push_and_to_declare_nothing_is_a_contradiction(make: Make) -> None:
-    stores = make(simple(key_of("w", (300,), 2), key_of("b", (), 2), slots=2))
-    stores[1].push("w", 0, ones(300)).result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match=r"slot 1, key 'w', slice \d, step 0: the slot pushed before"):
-        stores[1].barrier(0, ["w"]).result(WAIT_S)
-    stores[1].barrier(1, ["b"]).result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match="slot 1, key 'b', slice 0, step 1: the slot declared nothing before"):
-        stores[1].push("b", 1, ones()).result(WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -231,28 +188,6 @@ def test_gradients_that_overflow_are_the_users_to_see(make: Make) -> None:
     assert np.all(np.isnan(store.pull("w", 1).result(WAIT_S)))
 
 
-def test_both_stores_end_with_the_same_bits() -> None:
-    """Adam over three slots and two steps, on three shards and on none."""
-    description = simple(key_of("w", (50, 7), 3), key_of("b", (7,), 3), slots=3, shards=3, rule="adam")
-    generator = np.random.Generator(np.random.Philox(5))
-    gradients = {
-        (slot, step, key.key): generator.standard_normal(key.shape).astype(np.float32) * 10.0 ** (3 * slot)
-        for slot in range(3)
-        for step in range(2)
-        for key in description.keys
-    }
-
-    def trained(stores: Sequence[Store]) -> list[bytes]:
-        for (slot, step, key), gradient in gradients.items():
-            stores[slot].push(key, step, gradient.astype(np.float32)).result(WAIT_S)
-        return [stores[0].pull(key.key, 2).result(WAIT_S).tobytes() for key in description.keys]
-
-    with served(description) as (found, _), clients_of(found, LinkSettings()) as clients:
-        networked = trained(clients)
-    with LocalStore(description) as store:
-        assert trained([store, store.at_slot(1), store.at_slot(2)]) == networked
-
-
 def test_a_callback_of_a_local_store_cannot_wait_for_it() -> None:
     """It runs on the store's one thread: nobody else would do what it waits for."""
     description = store_of([constant(key_of("w", (4,), 1), 0.0)], slots=1, shards=1)
@@ -270,18 +205,3 @@ def test_a_callback_of_a_local_store_cannot_wait_for_it() -> None:
     assert [str(one) for one in told] == [
         "a callback runs on the store's own thread, on which nobody can wait for a result: wait on another"
     ]
-
-
-def test_a_rule_that_fails_ends_the_store_by_its_name(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft_kernels.rules.built_in import sgd
-
-    def failing(*_: object) -> None:
-        raise ArithmeticError("no such thing")
-
-    broken = type(sgd.RULE)(name="sgd", state={}, hyper=sgd.RULE.hyper, apply=failing)
-    monkeypatch.setattr("weft_kvstore.shard.job_shard.rule_of", lambda _description: broken)
-    (store,) = make(simple(key_of("w", (300,), 1)))
-    value = store.pull("w", 1)
-    store.push("w", 0, ones(300))
-    with pytest.raises(StoreLostError, match=r"rule 'sgd' failed on key 'w', slice .*: no such thing"):
-        value.result(WAIT_S)

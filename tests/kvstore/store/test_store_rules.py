@@ -79,10 +79,12 @@ def plainly(description: StoreDescription, first: Mapping[str, Array]) -> dict[s
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
-def test_a_rule_has_the_same_bits_on_1_2_and_5_shards(rule: str) -> None:
+def test_a_rule_has_the_same_bits_in_one_process_and_on_1_2_and_5_shards(rule: str) -> None:
     with LocalStore(described(rule, 1)) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in SHAPES}
-    expected = plainly(described(rule, 1), first)
+        expected = plainly(described(rule, 1), first)
+        alone = trained([store, store.at_slot(1)], described(rule, 1))
+    assert [name for name in alone if alone[name].tobytes() != expected[name].tobytes()] == []
     for shards in (1, 2, 5):
         with (
             served(described(rule, shards)) as (description, _),

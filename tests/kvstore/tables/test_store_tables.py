@@ -15,7 +15,6 @@ from store_cluster import WAIT_S, constant, given, key_of, store_of, stores_of, 
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
-from weft_kernels.rules.lookup import rules
 from weft_kernels.rules.record import Rule
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
@@ -81,41 +80,6 @@ def test_rows_come_in_the_order_asked_for_with_repetitions_padding_and_none(make
     assert got(store, "t", ints(), 1).shape == (0, 2, 3)
     assert got(store, "t", ints(-1), 1).tolist() == [[[0.0] * 3] * 2]
     assert got(store, "t", ints(5, 4, 6), 1)[:, 0, 0].tolist() == [1.0] * 3
-
-
-def test_repeated_rows_of_a_push_are_summed_in_their_order_and_padding_is_dropped(make: Make) -> None:
-    (store,) = make(simple(constant(table_of("t", (50, 1), 1), 0.0), hyper={"lr": 1.0}))
-    numbers = np.float32([1e8, 1.0, -1e8, 7.0, 3.0, 9.0]).reshape(6, 1)
-    store.push_rows("t", 0, ints(4, 4, 4, 2, -1, 4), numbers).result(WAIT_S)
-    summed = -(((np.float32(1e8) + np.float32(1.0)) + np.float32(-1e8)) + np.float32(9.0))
-    assert got(store, "t", ints(4, 2, 49), 1).reshape(-1).tolist() == [summed, -7.0, 0.0]
-
-
-def test_a_step_of_a_table_applies_when_every_slot_is_in_and_touches_only_its_rows(make: Make) -> None:
-    stores = make(simple(constant(table_of("t", (1000, 4), 3), 1.0), slots=3, rule="momentum"))
-    waiting = stores[0].pull_rows("t", ints(1, 2, 500, 999), 1)
-    stores[2].push_rows("t", 0, ints(2, 500), ones(2, 4)).result(WAIT_S)
-    stores[0].push_rows("t", 0, ints(), ones(0, 4)).result(WAIT_S)
-    assert not waiting.done()
-    stores[1].push_rows("t", 0, ints(1, 2), 2 * ones(2, 4)).result(WAIT_S)
-    assert waiting.result(WAIT_S)[:, 0].tolist() == [0.0, -0.5, 0.5, 1.0]
-    state = stores[1].pull_state_rows("t", ints(999, 2, -1), 1).result(WAIT_S)
-    assert set(state) == {"momentum"}
-    assert state["momentum"][:, 3].tolist() == [0.0, 3.0, 0.0]
-    for store in stores:
-        store.barrier(1, ["t"]).result(WAIT_S)
-    assert got(stores[0], "t", ints(2), 2)[0, 0] == -0.5, "no update, so momentum does not move it either"
-    assert stores[1].statistics().rows_pushed == 2
-    assert stores[1].statistics().rows_pulled == 2
-
-
-def test_a_push_of_rows_counts_once(make: Make) -> None:
-    (store,) = make(simple(constant(table_of("t", (1000, 40), 1), 0.0)))
-    ids = np.arange(0, 1000, 3)
-    for _ in range(2):
-        store.push_rows("t", 0, ids, ones(len(ids), 40)).result(WAIT_S)
-    store.push_rows("t", 1, ids, ones(len(ids), 40)).result(WAIT_S)
-    assert np.all(got(store, "t", ids, 2) == -1.0)
 
 
 def test_pushed_rows_may_be_written_once_the_future_has_ended(make: Make) -> None:
@@ -185,15 +149,6 @@ def test_a_pull_of_rows_that_waits_too_long_says_for_whom() -> None:
             got(stores[1], "t", ints(1), 1)
 
 
-def test_to_push_rows_and_to_declare_nothing_is_a_contradiction(make: Make) -> None:
-    stores = make(simple(table_of("t", (9, 2), 2), slots=2, shards=1))
-    stores[1].push_rows("t", 0, ints(1), ones(1, 2)).result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match="slot 1, key 't', step 0: the slot pushed before"):
-        stores[1].barrier(0, ["t"]).result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match=r"step 3: more than 2 steps ahead of step 0, .* slots \[0\]"):
-        stores[1].push_rows("t", 3, ints(1), ones(1, 2)).result(WAIT_S)
-
-
 def test_a_given_key_has_no_value_before_one_is_set(make: Make) -> None:
     stores = make(simple(given(key_of("w", (300,), 2)), given(table_of("t", (50, 3), 2)), slots=2))
     value, rows = stores[1].pull("w", 0), stores[1].pull_rows("t", ints(3, 40), 0)
@@ -218,75 +173,6 @@ def test_what_was_never_set_is_told_after_the_deadline(key: str) -> None:
         pull = store.pull("w", 0) if key == "w" else store.pull_rows("t", ints(2), 0)
         with pytest.raises(StoreTimeoutError, match=f"key '{key}', version 0 .*key '{key}' was never set"):
             pull.result(WAIT_S)
-
-
-def test_a_value_that_is_set_replaces_what_the_steps_before_it_made(make: Make) -> None:
-    keys = [constant(key_of("w", (300,), 1), 0.0), constant(table_of("t", (50, 3), 1), 0.0)]
-    (store,) = make(simple(*keys, rule="momentum", hyper={"lr": 1.0, "momentum": 0.5}))
-    store.set("w", 2, 10 * ones(300)).result(WAIT_S)
-    store.set_rows("t", 2, ints(1, 7, 7), np.stack([10 * ones(3), ones(3), 20 * ones(3)])).result(WAIT_S)
-    store.set_rows("t", 2, ints(9), 30 * ones(1, 3)).result(WAIT_S)
-    for step in range(3):
-        store.push("w", step, ones(300)).result(WAIT_S)
-        store.push_rows("t", step, ints(1, 2), ones(2, 3)).result(WAIT_S)
-        if step == 1:
-            assert np.all(store.pull("w", 2).result(WAIT_S) == 10.0)
-            assert got(store, "t", ints(1, 2, 7, 9), 2)[:, 0].tolist() == [10.0, -2.5, 20.0, 30.0]
-    assert np.all(store.pull("w", 3).result(WAIT_S) == 10.0 - 1.75), "the state stays"
-    assert got(store, "t", ints(1, 9), 3)[:, 0].tolist() == [10.0 - 1.75, 30.0]
-    with pytest.raises(StoreRefusedError, match=r"slice \d, version 2: the value cannot be set: it is at version 3"):
-        store.set("w", 2, ones(300)).result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match="key 't', version 1: the value cannot be set: it is at version 3"):
-        store.set_rows("t", 1, ints(1), ones(1, 3)).result(WAIT_S)
-    store.set("w", 3, 7 * ones(300)).result(WAIT_S)
-    assert np.all(store.pull("w", 3).result(WAIT_S) == 7.0)
-
-
-def test_a_merged_gradient_is_a_value_of_its_own(make: Make) -> None:
-    key = msgspec.structs.replace(key_of("w/grad", (300,), 2), update=Update.GRADIENT)
-    stores = make(simple(key, slots=2, rule="adam"))
-    assert np.all(stores[0].pull("w/grad", 0).result(WAIT_S) == 0.0)
-    for slot in (1, 0):
-        stores[slot].push("w/grad", 0, (slot + 1) * ones(300)).result(WAIT_S)
-    assert np.all(stores[1].pull("w/grad", 1).result(WAIT_S) == 3.0)
-    assert stores[1].pull_state("w/grad", 1).result(WAIT_S) == {}
-    for slot in (1, 0):
-        stores[slot].barrier(1, ["w/grad"]).result(WAIT_S)
-    assert np.all(stores[1].pull("w/grad", 2).result(WAIT_S) == 0.0)
-
-
-def lengthened(weight: Any, gradient: Any, state: Any, step: int, hyper: Any) -> None:
-    """A rule that is not pointwise: it needs the whole gradient, in its shape."""
-    assert weight.shape == gradient.shape == state["most"].shape == (20, 30)
-    np.maximum(state["most"], np.abs(gradient).max(axis=1, keepdims=True), out=state["most"])
-    weight -= hyper["lr"] * gradient / np.float32(np.linalg.norm(gradient))
-
-
-WHOLE = Rule("whole", {"most": 0.5}, {"lr": 1.0}, lengthened, whole=True)
-
-
-def test_a_whole_key_travels_as_slices_and_its_rule_sees_its_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (
-        "weft_kvstore.client.plan",
-        "weft_kvstore.shard.job_shard",
-        "weft_kvstore.description.check",
-    ):
-        monkeypatch.setattr(f"{module}.rule_of", lambda *_: WHOLE)
-    keys = [msgspec.structs.replace(constant(key_of(name, (20, 30), 2), 1.0), whole=True) for name in ("w", "v")]
-    stores = make(simple(*keys, slots=2))
-    gradients = [np.random.default_rng(slot).standard_normal((20, 30)).astype(np.float32) for slot in range(2)]
-    assert stores[0].pull_state("w", 0).result(WAIT_S)["most"].min() == 0.5
-    for slot in (1, 0):
-        stores[slot].push("w", 0, gradients[slot]).result(WAIT_S)
-    total = gradients[0] + gradients[1]
-    weight = ones(20, 30)
-    weight -= 0.5 * total / np.float32(np.linalg.norm(total))
-    assert stores[0].pull("w", 1).result(WAIT_S).tobytes() == weight.tobytes()
-    most = np.broadcast_to(np.abs(total).max(axis=1, keepdims=True), (20, 30))
-    assert np.array_equal(stores[1].pull_state("w", 1).result(WAIT_S)["most"], np.maximum(most, np.float32(0.5)))
-    stores[0].set("w", 1, 5 * ones(20, 30)).result(WAIT_S)
-    assert np.all(stores[0].pull("w", 1).result(WAIT_S) == 5.0)
-    assert np.all(stores[0].pull("v", 0).result(WAIT_S) == 1.0)
 
 
 def test_state_may_start_at_any_number_and_rows_that_are_new_have_it(
@@ -352,21 +238,6 @@ def test_in_async_a_slot_waits_for_itself_alone_unless_it_asks_for_all(make: Mak
     assert stores[1].pull_state("w", 1, settled=True).result(WAIT_S) == {}
     stores[0].set("w", 0, 7 * ones(300)).result(WAIT_S)
     assert stores[0].pull("w", 0).result(WAIT_S)[0] == 7.0, "in async a value holds at once"
-
-
-def test_in_async_each_push_counts_once_and_in_the_slots_order(make: Make) -> None:
-    described = simple(constant(key_of("w", (300,), 2), 0.0), slots=2, mode=Mode.ASYNC, rule="adagrad")
-    stores = make(described)
-    for step in (2, 1, 1, 0, 0, 2):
-        stores[0].push("w", step, (step + 1) * ones(300)).result(WAIT_S)
-    value = stores[0].pull("w", 3).result(WAIT_S)
-    weight, state = np.zeros(300, np.float32), {name: np.zeros(300, np.float32) for name in rules()["adagrad"].state}
-    hyper = rules()["adagrad"].hyper | {"lr": 0.5}
-    for step in range(3):
-        rules()["adagrad"].apply(weight, (step + 1) * ones(300), state, step + 1, hyper)
-    assert value.tobytes() == weight.tobytes()
-    with pytest.raises(StoreRefusedError, match=r"step 6: more than 2 steps ahead of step 3, .*slots \[0\]"):
-        stores[0].push("w", 6, ones(300)).result(WAIT_S)
 
 
 def test_in_async_a_pull_that_waits_too_long_says_for_whom() -> None:
