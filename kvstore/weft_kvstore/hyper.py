@@ -17,9 +17,10 @@ from weft_kvstore.description.records import KeyDescription, StoreDescription
 
 
 class HyperScope:
-    """The keys that have a hyper-parameter `name` from one key's changes, or where `key` is None from the job's."""
+    """The keys that have a hyper-parameter `name` from one key's changes, or where `key` is None from the job's, and
+    the numbers that it may have. To make one takes a look at every key."""
 
-    __slots__ = ("_most", "_name", "_tightest", "keys")
+    __slots__ = ("_keys", "_most", "_name", "_slots", "_tightest", "names")
 
     def __init__(self, description: StoreDescription, key: KeyDescription | None, name: str) -> None:
         """Raises ValueError where no rule has the number."""
@@ -29,9 +30,10 @@ class HyperScope:
             raise ValueError("the shards update it by no rule")
         if name not in rule.hyper:
             raise ValueError(f"rule {rule.name!r} has no {name!r}; it has {', '.join(sorted(rule.hyper)) or 'none'}")
-        self.keys = [one for one in some if key is not None or (one.rule is None and name not in (one.hyper or ()))]
-        self._name = name
-        self._tightest = min(self.keys, default=None, key=lambda one: largest_finite(one, name))
+        keys = [one for one in some if key is not None or (one.rule is None and name not in (one.hyper or ()))]
+        self._name, self._keys, self.names = name, keys, [one.key for one in keys]
+        self._slots = frozenset(range(description.slots)).intersection(*[one.slots for one in keys])
+        self._tightest = min(keys, default=None, key=lambda one: largest_finite(one, name))
         self._most = math.inf if self._tightest is None else largest_finite(self._tightest, name)
 
     def checked(self, slot: int, value: object) -> float:
@@ -47,9 +49,9 @@ class HyperScope:
         if abs(number) > self._most:
             assert self._tightest is not None
             raise ValueError(overflow_text(self._tightest, self._name, number))
-        for one in self.keys:
-            if slot not in one.slots:
-                raise ValueError(f"only slots {list(one.slots)} contribute to key {one.key!r}, and may change it")
+        if slot not in self._slots:
+            key = next(one for one in self._keys if slot not in one.slots)
+            raise ValueError(f"only slots {list(key.slots)} contribute to key {key.key!r}, and may change it")
         return number
 
 
@@ -109,8 +111,10 @@ class HyperTimeline:
 
     def withdraw(self, slot: int, step: int) -> None:
         """Drops a slot's changes from `step` on."""
-        self._changes = tuple(one for one in self._changes if one[1] != slot or one[0] < step)
-        self.count += 1
+        kept = tuple(one for one in self._changes if one[1] != slot or one[0] < step)
+        if len(kept) < len(self._changes):
+            self._changes = kept
+            self.count += 1
 
 
 # --- A key's hyper-parameters: the job's numbers and schedules, what was changed since, and the key's multipliers -----

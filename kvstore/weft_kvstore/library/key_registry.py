@@ -25,6 +25,7 @@ class KeyRegistry(Keys):
         super().__init__(description, slot)
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
+        self._scopes: dict[tuple[str | None, str], HyperScope] = {}
 
     @property
     def pushed(self) -> list[str]:
@@ -41,12 +42,14 @@ class KeyRegistry(Keys):
         that have it then."""
         where = self.call("set_hyper") if key is None else self.where("set_hyper", key)
         of = None if key is None else self.known(key, "set_hyper")
+        index = None if of is None else of.key
         try:
-            scope = HyperScope(self._description, of, name)
-            number = scope.checked(self.slot, value)
+            if (index, name) not in self._scopes:
+                self._scopes[index, name] = HyperScope(self._description, of, name)
+            number = self._scopes[index, name].checked(self.slot, value)
         except ValueError as error:
             raise StoreRefusedError(f"{where}: {error}") from None
-        return None if of is None else of.key, number, [one.key for one in scope.keys]
+        return index, number, self._scopes[index, name].names
 
     def hyper(self, key: object, step: int) -> dict[str, float]:
         """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError

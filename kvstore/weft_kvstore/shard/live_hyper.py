@@ -22,6 +22,10 @@ from weft_kvstore.wire.messages import Hyper
 MAX_CHANGES: Final = 1 << 16
 """Changes that are kept for each slot, most of them for steps to come: no program has so many."""
 
+FORGET_EVERY: Final = 16
+"""So many changes of the job, or of a key, are kept before it is looked at which ones no step asks for any more: that
+takes a look at every bucket."""
+
 
 class LiveHyper:
     """`buckets` and `tables`, by number of the bucket, are those of the shard, once it has them."""
@@ -38,8 +42,7 @@ class LiveHyper:
         self._buckets = buckets
         self._tables = tables
         self._job = HyperTimeline()
-        self._scopes: dict[str, HyperScope] = {}
-        """Of numbers of the whole job, for it takes a look at every key to find one."""
+        self._scopes: dict[tuple[int | None, str], HyperScope] = {}
         self._room = self._most = MAX_CHANGES * description.slots
         """Changes that may come before those are counted that are kept."""
 
@@ -71,9 +74,11 @@ class LiveHyper:
             raise ProtocolError(f"Hyper.step: {self._most} changes wait for their steps already")
         self._room -= 1
         timeline.set(message.step, slot, numbers)
-        for bucket in self._buckets.values():
-            bucket.spec.hyper.constant = None
-        timeline.forget(self._least())
+        if self._job.count == 1:
+            for bucket in self._buckets.values():
+                bucket.spec.hyper.constant = None
+        if not len(timeline) % FORGET_EVERY:
+            timeline.forget(self._least())
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot, and its unmerged pushes are forgotten: so are changes from the steps that
@@ -83,11 +88,10 @@ class LiveHyper:
 
     def _scope(self, key_index: int | None, name: str) -> HyperScope:
         """Raises ValueError."""
-        if key_index is not None:
-            return HyperScope(self._description, self._description.keys[key_index], name)
-        if name not in self._scopes:
-            self._scopes[name] = HyperScope(self._description, None, name)
-        return self._scopes[name]
+        if (key_index, name) not in self._scopes:
+            key = None if key_index is None else self._description.keys[key_index]
+            self._scopes[key_index, name] = HyperScope(self._description, key, name)
+        return self._scopes[key_index, name]
 
     def _own(self, key_index: int) -> HyperTimeline | None:
         """What is changed for one key; None where it has nothing here."""

@@ -357,8 +357,9 @@ def say(core: ShardCore, message: Message) -> list[Message]:
     return [decode_reply(parts)[0] for _, parts in outgoing]
 
 
-def test_what_no_step_can_ask_for_is_forgotten() -> None:
+def test_what_no_step_can_ask_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate that is set anew at every step takes no more memory than one that never is."""
+    monkeypatch.setattr("weft_kvstore.shard.live_hyper.FORGET_EVERY", 1)
     choose = random.Random(1)
     simulation = Simulation(described(1, 2))
     training = Training(simulation, choose)
