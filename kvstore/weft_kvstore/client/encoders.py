@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.client.plan import KeySet, PlanRun
-from weft_kvstore.compression import SliceCodec, SliceEncoder
+from weft_kvstore.compression import Codec, SliceCodec, SliceEncoder
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
@@ -33,21 +33,24 @@ class EncodedRun:
         run: PlanRun,
         codec: SliceCodec,
         arrays: Sequence[Array],
-        encoders: Sequence[SliceEncoder | None],
+        encoders: Sequence[KeyEncoder | None],
         *,
         step: int,
         scale: float,
-        kept: Sequence[Mapping[int, Array]] = (),
     ) -> None:
-        """`scale`: what gradients that keep a residual are divided by. `kept`: of each key the bytes of slices that
-        were encoded when the step was pushed before; none where it was not."""
+        """`scale`: what gradients that keep a residual are divided by."""
         self._run = run
         self._codec = codec
         self._arrays = arrays
         self._encoders = encoders
         self._step = step
         self._scale = scale
-        self._kept = kept
+        self._kept = {
+            part.position: kept
+            for part in run.parts
+            if (one := encoders[part.position]) is not None and (kept := one.failed.get(step))
+        }
+        """By position of a key: the bytes of slices that were encoded when the step was pushed before."""
         self._made = 0
         self._buffer = np.empty(int(codec.begins[-1]), np.uint8)
 
@@ -62,12 +65,14 @@ class EncodedRun:
             self._made = self._encode(self._made, last)
         return (bytes_of(self._buffer)[start:stop],)
 
-    def encoded(self) -> Iterator[tuple[int, int, Array]]:
-        """What was encoded: the key's position, its slice, and the bytes."""
+    def keep(self) -> None:
+        """Its push has failed: what was encoded is sent again as it is."""
         run, begins = self._run, self._codec.begins.tolist()
         for part, origin, end in zip(run.parts, run.part_slices, run.part_slices[1:], strict=False):
-            for one in range(origin, min(end, self._made)):
-                yield part.position, part.first + one - origin, self._buffer[begins[one] : begins[one + 1]]
+            encoder = self._encoders[part.position]
+            if encoder is not None:
+                for one in range(origin, min(end, self._made)):
+                    encoder.failed[self._step][part.first + one - origin] = self._buffer[begins[one] : begins[one + 1]]
 
     def _encode(self, first: int, stop: int) -> int:
         """Encodes slices of the run that are of one key. The first one behind them."""
@@ -76,7 +81,7 @@ class EncodedRun:
         stop = min(stop, run.part_slices[number + 1])
         part, origin = run.parts[number], run.part_slices[number]
         at = part.first + first - origin
-        if self._kept and (kept := self._kept[part.position]):
+        if kept := self._kept.get(part.position):
             if at in kept:
                 self._buffer[begins[first] : begins[first + 1]] = kept[at]
                 return first + 1
@@ -103,7 +108,7 @@ class ResidualCapture:
     def __init__(
         self,
         step: int,
-        encoders: Mapping[str, SliceEncoder],
+        encoders: Mapping[str, KeyEncoder],
         captured: Callable[[dict[str, Array] | int], None],
     ) -> None:
         self.step = step
@@ -143,16 +148,52 @@ class ResidualCapture:
 # --- What a slot's gradients are encoded with on their way to the shards, and what it owes of each key ----------------
 
 
+class KeyEncoder(SliceEncoder):
+    """The encoder of a key's gradients, and which of its steps may be pushed: one that has not begun, behind all of
+    which something was encoded, or one that has failed."""
+
+    __slots__ = ("_arrived", "_next_step", "begun", "failed")
+
+    def __init__(self, codec: Codec, bounds: Array, residual: Array) -> None:
+        super().__init__(codec, bounds, residual)
+        self._next_step = 0
+        """The step after the last of which anything was encoded in a push that has ended."""
+        self.begun: list[int] = []
+        """Steps whose pushes are under way."""
+        self._arrived: tuple[int, ...] = ()
+        """The last steps that have arrived. Shards have those that are more than STEPS_AHEAD before one."""
+        self.failed: dict[int, dict[int, Array]] = {}
+        """By step what was encoded in pushes that failed, by slice, until the step was pushed again or shards have
+        taken one that they take only after it."""
+
+    def pushed_instead(self, step: int) -> int | None:
+        """Where the step may not be pushed: the last one that was."""
+        last = max([self._next_step - 1, *self.begun])
+        return last if step <= last and (step in self.begun or step not in self.failed) else None
+
+    def is_pushed(self, step: int) -> bool:
+        """Whether a push of the step is under way or has arrived."""
+        arrived = self._arrived
+        return step in self.begun or step in arrived or step < max(arrived, default=0) - STEPS_AHEAD
+
+    def ended(self, step: int, *, encoded: bool, failed: bool) -> None:
+        """A push that was begun has ended. If it has failed, it may be begun again."""
+        self.begun.remove(step)
+        if encoded:
+            self._next_step = max(self._next_step, step + 1)
+        if failed:
+            self.failed.setdefault(step, {})
+            return
+        self._arrived = (*self._arrived[-2 * STEPS_AHEAD :], step)
+        if self.failed:
+            self.failed = {one: kept for one, kept in self.failed.items() if step - STEPS_AHEAD <= one != step}
+
+
 class GradientEncoders:
     """`scale` is what the loss of the next step is multiplied by: gradients that keep a residual are divided by it.
 
     A step of a key is pushed once, and after those before it; one that failed may be pushed again. A slice is encoded
     once for a step: some shards may have taken it from a push that failed, so what was encoded is sent again as it was.
-
-    Invariants: no step before `_next[key]` may be pushed that has not failed, for one of which something was encoded
-    comes before it; `_begun[key]` are the steps whose pushes are under way; `_failed[key]` has by step what was encoded
-    in pushes that failed, by slice, until the step was pushed again or shards have taken one that they take only after
-    it; `_under_way` counts pushes that are not all encoded, or not all acknowledged.
     """
 
     def __init__(self, description: StoreDescription, routing: Routing, slot: int) -> None:
@@ -160,22 +201,16 @@ class GradientEncoders:
         self._scaling = description.commit.loss_scaling if description.commit is not None else None
         self._scale = LossScale(1.0 if self._scaling is None else self._scaling.initial)
         self._under_way = 0
-        kept = [
-            (key, routing.slices[key_index], codec)
-            for key_index, key in enumerate(description.keys)
-            if slot in key.slots and (codec := routing.buckets[routing.bucket_of[key_index]].pushed) and codec.residual
-        ]
-        self.residuals = {key.key: np.zeros(key.size, codec.dtype) for key, _, codec in kept}
+        """Pushes that are not all encoded, or not all acknowledged."""
+        self.residuals: dict[str, Array] = {}
         """By key, elements: what encodings have left out so far. Memory is taken as they are written."""
-        self._encoders: dict[str, SliceEncoder] = {}
-        for key, slices, codec in kept:
-            ends = np.minimum(np.arange(slices.count + 1) * slices.step_bytes, slices.nbytes)
-            self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self.residuals[key.key])
-        self._next = dict.fromkeys(self._encoders, 0)
-        self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
-        self._failed: dict[str, dict[int, dict[int, Array]]] = {}
-        self._arrived: dict[str, tuple[int, ...]] = dict.fromkeys(self._encoders, ())
-        """By key: the last steps that have arrived. Shards have those that are more than STEPS_AHEAD before one."""
+        self._encoders: dict[str, KeyEncoder] = {}
+        for key_index, key in enumerate(description.keys):
+            codec, slices = routing.buckets[routing.bucket_of[key_index]].pushed, routing.slices[key_index]
+            if slot in key.slots and codec is not None and codec.residual:
+                residual = self.residuals[key.key] = np.zeros(key.size, codec.dtype)
+                ends = np.minimum(np.arange(slices.count + 1) * slices.step_bytes, slices.nbytes)
+                self._encoders[key.key] = KeyEncoder(codec, ends // codec.dtype.itemsize, residual)
         self._capture: ResidualCapture | None = None
         self._steps_ended = 0
         """Steps that this slot is through with: their barriers have ended."""
@@ -192,58 +227,29 @@ class GradientEncoders:
             self._scale = LossScale(outcome.loss_scale)
         self._scale = self._scale.after(finite=outcome.finite, scaling=self._scaling)
 
-    def begin(self, keys: KeySet, step: int) -> Sequence[SliceEncoder | None]:
+    def begin(self, keys: KeySet, step: int) -> list[KeyEncoder | None]:
         """The encoder of each key for a push of a step; None where the key keeps no residual. Raises StoreRefusedError
         for a step of which a key's was begun before, or a later one, and has not failed: then nothing has."""
         found = [self._encoders.get(name) for name in keys.names]
-        mine = [name for name in keys.names if name in self._encoders]
-        for name in mine:
-            last = max([self._next[name] - 1, *self._begun[name]])
-            if step <= last and (step in self._begun[name] or step not in self._failed.get(name, ())):
+        for name, one in zip(keys.names, found, strict=True):
+            last = None if one is None else one.pushed_instead(step)
+            if last is not None:
                 detail = f"step {last} was pushed already, and what compression left out is in later steps"
-                twice = all(one in self._encoders and self._is_pushed(one, step) for one in keys.names)
+                twice = all(one is not None and one.is_pushed(step) for one in found)
                 error = PushedTwiceError if twice else StoreRefusedError
                 raise error(f"slot {self._slot}: push of key {name!r}, step {step}: {detail}")
-        for name in mine:
-            self._begun[name].append(step)
+        for one in found:
+            if one is not None:
+                one.begun.append(step)
         self._under_way += 1
         return found
 
-    def _is_pushed(self, name: str, step: int) -> bool:
-        """Whether a push of the step is under way or has arrived."""
-        arrived = self._arrived[name]
-        return step in self._begun[name] or step in arrived or step < max(arrived, default=0) - STEPS_AHEAD
-
-    def kept(self, keys: KeySet, step: int) -> Sequence[Mapping[int, Array]]:
-        """Of each key what was encoded in pushes of the step that failed, by slice; empty if there was none."""
-        if not self._failed:
-            return ()
-        return [self._failed.get(name, {}).get(step, {}) for name in keys.names]
-
-    def ended(
-        self, keys: KeySet, step: int, *, encoded: bool, failed: Iterable[tuple[int, int, Array]] | None = None
-    ) -> None:
-        """A push that was begun has ended. If it has failed, it may be begun again: `failed` is what was encoded of it,
-        as `EncodedRun.encoded` gives it."""
+    def ended(self, encoders: Sequence[KeyEncoder | None], step: int, *, encoded: bool, failed: bool = False) -> None:
+        """A push with these encoders, some of which were used where it is `encoded`, has ended."""
         self._under_way -= 1
-        mine = [name for name in keys.names if name in self._encoders]
-        for name in mine:
-            self._begun[name].remove(step)
-            if encoded:
-                self._next[name] = max(self._next[name], step + 1)
-            if failed is not None:
-                self._failed.setdefault(name, {}).setdefault(step, {})
-                continue
-            self._arrived[name] = (*self._arrived[name][-2 * STEPS_AHEAD :], step)
-            if name in self._failed:
-                self._failed[name] = {
-                    one: kept for one, kept in self._failed[name].items() if step - STEPS_AHEAD <= one != step
-                }
-                if not self._failed[name]:
-                    del self._failed[name]
-        for position, index, some in failed or ():
-            if keys.names[position] in self._encoders:
-                self._failed[keys.names[position]][step][index] = some
+        for one in encoders:
+            if one is not None:
+                one.ended(step, encoded=encoded, failed=failed)
         self._finish_capture()
 
     def step_ended(self, step: int) -> None:
@@ -268,7 +274,7 @@ class GradientEncoders:
         if capture is None:
             return
         if self._steps_ended >= capture.step and not any(
-            one < capture.step for some in self._begun.values() for one in some
+            step < capture.step for one in self._encoders.values() for step in one.begun
         ):
             capture.take_all()
         if capture.is_complete:

@@ -6,7 +6,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -283,8 +282,7 @@ class KeyOperation(Operation):
         assert kind is not None
         number = NOBODY if kind is _GRADIENT else self.number  # Gradients of several calls are one run.
         if encoders is not None and plan.has_pushed and kind is _GRADIENT:
-            of_keys, kept = encoders.begin(self.keys, self.step), encoders.kept(self.keys, self.step)
-            self._encoders = encoders
+            self._key_encoders, self._encoders = encoders.begin(self.keys, self.step), encoders
         for shard, runs in plan.runs.items():
             mine = self.runs[shard] = []
             for run in runs:
@@ -294,7 +292,7 @@ class KeyOperation(Operation):
                 else:
                     bounds = run.pushed.begins
                     scale = self._encoders.scale
-                    source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=scale, kept=kept)
+                    source = EncodedRun(run, run.pushed, arrays, self._key_encoders, step=self.step, scale=scale)
                     self._encoded.append(source)
                 entry = SentEntry(kind, number, run.bucket, self.step, self.array)
                 priorities = run.priorities if run.priorities is None or not ahead else run.priorities - ahead
@@ -397,9 +395,10 @@ class KeyOperation(Operation):
     def close(self) -> None:
         self.arrays = ()
         if self._encoders is not None:
-            encoded = any(one.has_begun for one in self._encoded)
-            failed = chain.from_iterable(one.encoded() for one in self._encoded) if self.pending else None
-            self._encoders.ended(self.keys, self.step, encoded=encoded, failed=failed)
+            failed, encoded = bool(self.pending), any(one.has_begun for one in self._encoded)
+            self._encoders.ended(self._key_encoders, self.step, encoded=encoded, failed=failed)
+            for one in self._encoded if failed else ():
+                one.keep()
             self._encoders, self._encoded = None, []
 
     def __str__(self) -> str:

@@ -44,7 +44,7 @@ class Sender:
         return [generator.standard_normal(shape).astype(dtype) for shape, dtype in pairs]
 
     def encoded(self, step: int, gradients: list[Array]) -> list[EncodedRun]:
-        encoders = self.encoders.begin(self.keys, step)
+        encoders = self.begun = self.encoders.begin(self.keys, step)
         found = []
         for run in self.runs:
             assert run.pushed is not None
@@ -92,7 +92,7 @@ def test_the_bytes_are_those_of_each_slice_in_whatever_parts_they_leave(
                 found = sources[number].read(ends[number][first], ends[number][last])
                 assert b"".join(map(bytes, found)) == b"".join(wanted[number][first:last])
             reached[number] = stop
-        sender.encoders.ended(sender.keys, step, encoded=True)
+        sender.encoders.ended(sender.begun, step, encoded=True)
     owed = sender.encoders.residuals
     for position, name in enumerate(sender.keys.names):
         mine = [sender.owed[one] for one in sorted(sender.owed) if one[0] == position]
@@ -119,6 +119,23 @@ def test_a_slice_is_encoded_when_it_first_leaves_and_no_sooner() -> None:
     decoded = codec.decode(0, run.count, everything)
     assert (decoded[: codec.bounds[1]] == 0.5).all()
     assert (decoded[codec.bounds[1] :] == -0.5).all()
+
+
+def test_what_was_encoded_in_a_push_that_failed_is_sent_as_it_was() -> None:
+    """And the rest is encoded with the residual that this left."""
+    sender = Sender("2bit", [0])
+    gradients = sender.gradients(0)
+    first = sender.encoded(0, gradients)
+    made = [b"".join(map(bytes, one.read(0, int(one._codec.begins[1])))) for one in first]
+    sender.encoders.ended(sender.begun, 0, encoded=True, failed=True)
+    for one in first:
+        one.keep()
+    owed = {name: residual.copy() for name, residual in sender.encoders.residuals.items()}
+    again = sender.encoded(0, [np.full_like(gradients[0], 9.0)])
+    assert [b"".join(map(bytes, one.read(0, int(one._codec.begins[1])))) for one in again] == made
+    assert all(np.array_equal(owed[name], residual) for name, residual in sender.encoders.residuals.items())
+    assert again[0].read(0, int(again[0]._codec.begins[2]))
+    assert not all(np.array_equal(owed[name], residual) for name, residual in sender.encoders.residuals.items())
 
 
 def test_a_gradient_that_keeps_nothing_is_not_divided_by_the_scale() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
-from weft_kvstore.client.encoders import GradientEncoders
+from weft_kvstore.client.encoders import GradientEncoders, KeyEncoder
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.compression import SliceEncoder
 from weft_kvstore.description.records import (
@@ -44,11 +44,12 @@ STORE = compressed_store(gradients=TWO_BIT)
 
 def encode(encoders: GradientEncoders, keys: KeySet, step: int) -> None:
     """Pushes ones of each key, which is acknowledged."""
-    for encoder, dtype, shape in zip(encoders.begin(keys, step), keys.dtypes, keys.shapes, strict=True):
+    begun = encoders.begin(keys, step)
+    for encoder, dtype, shape in zip(begun, keys.dtypes, keys.shapes, strict=True):
         if encoder is not None:
             size = int(np.prod(shape))
             encoder.encode_step(step, 0, len(encoder), np.full(size, 0.25, dtype))
-    encoders.ended(keys, step, encoded=True)
+    encoders.ended(begun, step, encoded=True)
 
 
 def test_keys_that_travel_as_they_are_or_keep_nothing_have_no_encoder() -> None:
@@ -116,17 +117,16 @@ def test_a_step_of_a_key_is_encoded_once_and_after_those_before_it(
     encoders = encoders_of(STORE)
     sets = {"a": keys_of(STORE, "w"), "b": keys_of(STORE, "v"), "ab": keys_of(STORE, "w", "small", "v")}
     plain = {"a": Steps(), "b": Steps()}
-    calls: list[tuple[str, int]] = []
+    calls: list[tuple[str, int, list[KeyEncoder | None]]] = []
     for step, names, ends in events:
         if ends and calls:
-            of, begun = calls.pop(data.draw(st.integers(0, len(calls) - 1)))
+            of, begun, used = calls.pop(data.draw(st.integers(0, len(calls) - 1)))
             encoded, failed = data.draw(st.booleans()), data.draw(st.booleans())
-            encoders.ended(sets[of], begun, encoded=encoded, failed=[] if failed else None)
+            encoders.ended(used, begun, encoded=encoded, failed=failed)
             for name in of:
                 plain[name].ended(begun, encoded=encoded, failed=failed)
         elif all(plain[name].lets(step) for name in names):
-            encoders.begin(sets[names], step)
-            calls.append((names, step))
+            calls.append((names, step, encoders.begin(sets[names], step)))
             for name in names:
                 plain[name].under_way.append(step)
         else:
@@ -142,45 +142,36 @@ def test_a_step_of_a_key_is_encoded_once_and_after_those_before_it(
 def test_steps_of_which_nothing_was_encoded_may_all_be_begun_again() -> None:
     """Two were under way when the shard was gone; the caller tries both again, the earlier one first."""
     encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
+    begun = [encoders.begin(keys, step) for step in (0, 1)]
     for step in (0, 1):
-        encoders.begin(keys, step)
+        encoders.ended(begun[step], step, encoded=False, failed=True)
     for step in (0, 1):
-        encoders.ended(keys, step, encoded=False, failed=[])
-    for step in (0, 1):
-        encoders.begin(keys, step)
-        encoders.ended(keys, step, encoded=True)
+        encoders.ended(encoders.begin(keys, step), step, encoded=True)
     with pytest.raises(StoreRefusedError, match="step 1 was pushed already, and what compression left out is in later"):
         encoders.begin(keys, 1)
 
 
 def test_a_step_that_ends_after_a_later_one_does_not_let_that_begin_again() -> None:
     encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
-    for step in (0, 1):
-        encoders.begin(keys, step)
+    begun = [encoders.begin(keys, step) for step in (0, 1)]
     for step in (1, 0):
-        encoders.ended(keys, step, encoded=True)
+        encoders.ended(begun[step], step, encoded=True)
     for step in (0, 1):
         with pytest.raises(StoreRefusedError, match="step 1 was pushed already"):
             encoders.begin(keys, step)
     encoders.begin(keys, 2)
 
 
-def test_what_was_encoded_in_a_push_that_failed_is_kept_until_the_step_has_arrived() -> None:
+def test_a_push_of_several_keys_that_failed_is_begun_again_by_key() -> None:
     encoders, keys, both = encoders_of(STORE), keys_of(STORE, "w"), keys_of(STORE, "small", "v", "w")
-    some, other = np.array([1, 2], np.uint8), np.array([3, 4], np.uint8)
-    encoders.begin(both, 0)
-    encoders.begin(both, 1)
-    encoders.ended(both, 0, encoded=True, failed=[(2, 0, some), (0, 0, other)])
-    encoders.begin(keys, 0)
-    assert encoders.kept(keys, 0) == [{0: some}]
+    begun = [encoders.begin(both, step) for step in (0, 1)]
+    encoders.ended(begun[0], 0, encoded=True, failed=True)
+    again = encoders.begin(keys, 0)
     with pytest.raises(StoreRefusedError, match="key 'w', step 0: step 1 was pushed already"):
         encoders.begin(keys, 0)
-    encoders.ended(keys, 0, encoded=True, failed=[(0, 1, other)])
-    encoders.ended(both, 1, encoded=True)
-    assert encoders.kept(both, 0) == [{}, {}, {0: some, 1: other}]
-    encoders.begin(both, 0)
-    encoders.ended(both, 0, encoded=True)
-    assert encoders.kept(both, 0) == ()
+    encoders.ended(again, 0, encoded=True, failed=True)
+    encoders.ended(begun[1], 1, encoded=True)
+    encoders.ended(encoders.begin(both, 0), 0, encoded=True)
     with pytest.raises(StoreRefusedError, match="step 1 was pushed already"):
         encoders.begin(keys, 0)
 
@@ -190,10 +181,12 @@ def test_what_failed_has_arrived_if_shards_have_taken_a_step_that_is_too_far_ahe
     later: int, is_kept: bool
 ) -> None:
     encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
-    encoders.begin(keys, 1)
-    encoders.ended(keys, 1, encoded=True, failed=[])
+    begun = encoders.begin(keys, 1)
+    encoders.ended(begun, 1, encoded=True, failed=True)
     encode(encoders, keys, later)
-    assert bool(encoders.kept(keys, 1)) is is_kept
+    (one,) = begun
+    assert one is not None
+    assert (1 in one.failed) is is_kept
 
 
 def test_only_a_step_that_was_pushed_is_said_to_be_pushed_twice() -> None:
@@ -224,10 +217,10 @@ def test_residuals_of_another_are_taken_over_and_others_begin_at_zero() -> None:
 
 def test_nothing_is_brought_back_under_a_push() -> None:
     encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
-    encoders.begin(keys, 0)
+    begun = encoders.begin(keys, 0)
     with pytest.raises(StoreRefusedError, match="slot 1: restore of residuals: 1 pushes are under way"):
         encoders.restore({})
-    encoders.ended(keys, 0, encoded=False)
+    encoders.ended(begun, 0, encoded=False)
     encoders.restore({})
 
 
