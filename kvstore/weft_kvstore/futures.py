@@ -40,9 +40,9 @@ class Driver(Protocol):
     def ended(self, future: StoreFuture[Any]) -> None:
         """It is `waited_for`, or has callbacks, and has ended, on this thread; `call_back` is to be called soon."""
 
-    def give_up(self, futures: set[Future[Any]], error: BaseException) -> StoreFuture[None]:
-        """Fails the pulls that have these futures; what also pushes goes on, without its caller's arrays. Ends once
-        nothing is written any more into arrays that callers gave to them."""
+    def give_up(self, futures: set[Future[Any]]) -> None:
+        """Soon fails the pulls that have these futures, with what these have as `given_up`. What also pushes fails once
+        its gradients have arrived."""
 
 
 class StoreFuture(Future[T]):
@@ -225,22 +225,15 @@ def driver_of(*futures: Future[Any]) -> Driver | None:
 
 
 def fail(future: Future[Any], error: BaseException) -> None:
-    """Fails a future that others end, unless it has ended: after its pulls were given up, so that nothing is written
-    into its caller's arrays once it has failed."""
-
-    def given_up(_: object) -> None:
+    """Fails a future that others end, unless it has ended: with the pulls that it is made of, so that its caller's
+    arrays are neither written nor read once it has failed."""
+    if not _give_up([future], error):
         with suppress(InvalidStateError):
             future.set_exception(error)
 
-    given = _give_up([future], error)
-    if given is None:
-        given_up(None)
-    else:
-        given.hook(given_up)
 
-
-def _give_up(futures: Iterable[Future[Any]], error: BaseException) -> StoreFuture[None] | None:
-    """Gives up the pulls of which these futures are made. None where there is no driver, and so none has begun."""
+def _give_up(futures: Iterable[Future[Any]], error: BaseException) -> bool:
+    """Gives up the pulls of which these futures are made. False where there is no driver, and so none has begun."""
     found: set[Future[Any]] = set()
     left = [*futures]
     while left:
@@ -251,7 +244,9 @@ def _give_up(futures: Iterable[Future[Any]], error: BaseException) -> StoreFutur
                 one.given_up = error  # Before `parts` are read: see `then`.
                 left += one.parts
     driver = driver_of(*found)
-    return None if driver is None else driver.give_up(found, error)
+    if driver is not None:
+        driver.give_up(found)
+    return driver is not None
 
 
 # --- Futures made of futures ------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from weft_kvstore.client.operation import LocalOperation, Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError
-from weft_kvstore.futures import OtherThread, StoreFuture, finished
+from weft_kvstore.futures import OtherThread, StoreFuture
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
@@ -148,18 +148,14 @@ class LocalStore(_AtSlot):
         """It has ended, on this thread."""
         future.call_back()
 
-    def give_up(self, futures: set[Future[Any]], error: BaseException) -> StoreFuture[None]:
+    def give_up(self, futures: set[Future[Any]]) -> None:
         """An operation of its own, which begins behind all calls before it, of any slot."""
-        if self._closing:
-            return finished(None)
 
         def work() -> None:
             for client in self._clients:
-                client.give_up(futures, error)
+                client.give_up(futures)
 
-        future = StoreFuture[None]()
-        self._hand_over(0, LocalOperation(future, "pulls that are given up", work))
-        return future
+        self._hand_over(0, LocalOperation(StoreFuture[None](), "pulls that are given up", work))
 
     def close(self) -> None:
         if not self._process.is_here:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from weft_kvstore.arrays import norm_of
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import Answer, Operation
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.sharding import Routing
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError
@@ -38,7 +38,7 @@ class BarrierOperation(Operation):
 
     is_request = True
 
-    def __init__(self, future: Future[Any], step: int, nothing: list[int], *, commits: bool) -> None:
+    def __init__(self, future: StoreFuture[Any], step: int, nothing: list[int], *, commits: bool) -> None:
         super().__init__(future)
         self.step = self.ends_step = step
         self.reads = nothing
@@ -110,7 +110,7 @@ class HyperOperation(Operation):
     is_kept = True
 
     def __init__(
-        self, future: Future[Any], step: int, numbers: Mapping[str, float], key: str | None, key_index: int | None
+        self, future: StoreFuture[Any], step: int, numbers: Mapping[str, float], key: str | None, key_index: int | None
     ) -> None:
         super().__init__(future)
         self._step, self._numbers, self._key = step, numbers, key

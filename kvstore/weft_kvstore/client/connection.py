@@ -140,10 +140,10 @@ class Connection:
         else:
             self.refuse(f"{self._name}: {reason}", at_fault=True)
 
-    def after_stall(self, stall_s: float) -> None:
+    def after_stall(self, stall_s: float, now: float) -> None:
         """This process stood still for so long: it could not hear the shard."""
-        self.heard += stall_s
-        self._opened += stall_s
+        self.heard = min(self.heard + stall_s, now)
+        self._opened = min(self._opened + stall_s, now)
 
     def tick(self, now: float) -> Due:
         """What is due. With CONNECT the state is GREETING from now on."""

@@ -127,7 +127,8 @@ class ClientCore:
         self._timeout_s = settings.request_timeout_s
         self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
         self._quiet_until = -math.inf
-        self.tick_at = now
+        self.tick_at = self._next_tick_at = now
+        """`_next_tick_at` is when `tick` was due when it was called last: events may make it due earlier."""
         self.rows_pushed = 0
         self.rows_pulled = 0
 
@@ -141,6 +142,8 @@ class ClientCore:
         number = self._number = operation.number = self._number + 1
         if operation.sends and (operation.priority or self._sent_last):
             operation.priority = self._priority_of(operation)
+        operation.due_at = now + self._timeout_s
+        self.open[number] = operation  # From here on, whatever is raised, `close` ends it.
         try:
             shards = operation.pending = operation.prepare(self.routing, self.encoders if self._encodes else None)
         except Exception as error:  # noqa: BLE001  # an operation's outermost frame
@@ -156,8 +159,8 @@ class ClientCore:
             if connection.refused is not None or connection.lost is not None:
                 self.end(operation, None, self._lost_error(self.links[shard], operation))
                 return
-        self.open[number] = operation
-        operation.due_at = now + self._timeout_s
+        if operation.is_pull and operation.future.given_up is not None and self._give_up(operation):
+            return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
         if self._setting:
             keys = set(operation.reads)
@@ -332,12 +335,12 @@ class ClientCore:
 
     def tick(self, now: float) -> None:
         """Checks deadlines, pings and silence. If it is late, this process was suspended: deadlines are extended."""
-        late_s = now - self.tick_at
-        if late_s < 0:
+        if now < self.tick_at:
             return
+        late_s = now - self._next_tick_at
         if late_s > STALL_S:
             for link in self.links:
-                link.connection.after_stall(late_s)
+                link.connection.after_stall(late_s, now)
             for operation in self.open.values():
                 operation.due_at += late_s
         for link in self.links:
@@ -351,7 +354,7 @@ class ClientCore:
         due_at = next((one.due_at for one in self.open.values()), math.inf)
         ask_at = next((one.due_at for one in self.open.values() if one.number > self._asked), math.inf)
         pings = [link.connection.next_tick() for link in self.links]
-        self.tick_at = min(due_at, ask_at - self._ask_before_s, *pings)
+        self.tick_at = self._next_tick_at = min(due_at, ask_at - self._ask_before_s, *pings)
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""
@@ -361,14 +364,20 @@ class ClientCore:
         for link in self.links:
             link.say(Bye())
 
-    def give_up(self, futures: set[Future[Any]], error: BaseException) -> None:
-        """Ends the pulls that have these futures. What also sends goes on, but its values are discarded."""
+    def give_up(self, futures: set[Future[Any]]) -> None:
+        """Ends the pulls that have these futures, which are `given_up`."""
         for operation in list(self.open.values()):
             if operation.is_pull and operation.future in futures:
-                if operation.sends:
-                    operation.discard()
-                else:
-                    self.end(operation, None, error)
+                self._give_up(operation)
+
+    def _give_up(self, operation: Operation) -> bool:
+        """Ends a pull whose future is given up, if it has not gradients to send: they count, so it fails once the
+        shards have them and read the caller's arrays no more. Whether it has ended."""
+        operation.refusal = operation.future.given_up
+        if operation.sends and not operation.future.arrived:
+            return False
+        self.end(operation, None, operation.refusal)
+        return True
 
     def end(self, operation: Operation, result: Any, error: BaseException | None) -> None:
         """Ends an operation, unless it has ended."""

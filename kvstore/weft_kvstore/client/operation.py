@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -16,7 +15,7 @@ from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
 from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, source_of
 from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
-from weft_kvstore.errors import StoreError
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
@@ -92,8 +91,9 @@ class Operation:
     due_at = 0.0
     """When it fails. Set where it is begun."""
     ended = False
-    refusal: StoreError | None = None
-    """Why some of the values that it sets were refused. It fails once the others have arrived: they count."""
+    refusal: BaseException | None = None
+    """Why some of the values that it sets were refused, or its pull is given up. It fails once all that it sends has
+    arrived: that counts."""
     sends: Sequence[int] = ()
     """The keys of which it sends gradients or values, by index."""
     sets: Sequence[int] = ()
@@ -107,7 +107,7 @@ class Operation:
     rows_pulled = 0
     """Distinct rows of a table that it asks for."""
 
-    def __init__(self, future: Future[Any]) -> None:
+    def __init__(self, future: StoreFuture[Any]) -> None:
         self.future = future
         self.pending: dict[int, int] = {}
         """How many parts are missing from each shard; it ends when none is."""
@@ -135,7 +135,7 @@ class Operation:
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
     def arrived(self, shard: int, count: int) -> bool:
-        """So many slices that it sent have arrived. True if they were the last thing that was missing."""
+        """So many slices that it sent have arrived. True if it ends with them."""
         return not self.is_pull and not self.ended and self.received(shard, count)
 
     def received(self, shard: int, count: int = 1) -> bool:
@@ -159,9 +159,6 @@ class Operation:
     def close(self) -> None:
         """It has ended: the caller's arrays are let go of."""
 
-    def discard(self) -> None:
-        """Nobody waits for what it pulls: it is not written into arrays of the caller any more."""
-
     def check_version(self, version: int) -> None:
         """Raises ProtocolError for a version that was not asked for."""
         if version < self.version or (version > self.version and self.reading is Reading.EXACT):
@@ -171,7 +168,7 @@ class Operation:
 class LocalOperation(Operation):
     """Does something between the calls before and behind it; no shard has a part of it."""
 
-    def __init__(self, future: Future[Any], name: str, work: Callable[[], Any]) -> None:
+    def __init__(self, future: StoreFuture[Any], name: str, work: Callable[[], Any]) -> None:
         super().__init__(future)
         self._name = name
         self._work = work
@@ -212,7 +209,7 @@ class KeyOperation(Operation):
 
     def __init__(
         self,
-        future: Future[Any],
+        future: StoreFuture[Any],
         keys: KeySet,
         *,
         payload_kind: PayloadKind | None = None,
@@ -313,8 +310,8 @@ class KeyOperation(Operation):
             return super().arrived(shard, count)
         self._missing -= count
         if self._missing <= 0 and not self.ended:  # What was refused is acknowledged too.
-            self.future.arrived = True  # type: ignore[attr-defined]  # it is a StoreFuture
-        return False
+            self.future.arrived = True
+        return self.future.arrived and self.refusal is not None
 
     def write(self, shard: int, received: ValueRun) -> int:
         if not self.is_pull:
@@ -387,10 +384,6 @@ class KeyOperation(Operation):
         none = highest < 0
         lowest[none] = highest[none] = self.version
         return lowest, highest
-
-    def discard(self) -> None:
-        if self._out is not None:
-            self._arrays = [self.keys.new_arrays()]
 
     def close(self) -> None:
         self.arrays = ()

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from queue import SimpleQueue
 from signal import SIGINT
 from types import FrameType
@@ -99,7 +100,15 @@ def _in_child() -> None:
 
 os.register_at_fork(after_in_child=_in_child)
 
-_OTHER_THREAD: Final = contextlib.nullcontext()
+
+class _NoInterrupts(contextlib.nullcontext[None]):
+    """Of a thread on which no signal's handler runs."""
+
+    def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
+        sleep(*arguments)
+
+
+_OTHER_THREAD: Final = _NoInterrupts()
 
 
 def uninterrupted() -> contextlib.AbstractContextManager[object]:
@@ -249,11 +258,14 @@ class Poller:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation) -> None:
-        """Takes an operation; where little is under way it begins on this thread. Ends no future but that of the
-        operation, once the client is closed."""
+    def submit(self, operation: Operation, *, first: bool = False) -> None:
+        """Takes an operation; where little is under way it begins on this thread. `first`: before those that have not
+        begun. Ends no future but that of the operation, once the client is closed."""
         sockets = self._sockets
-        sockets.submitted.append(operation)
+        if first:
+            sockets.submitted.appendleft(operation)
+        else:
+            sockets.submitted.append(operation)
         if self._closing:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 sockets.submitted.remove(operation)
@@ -269,8 +281,8 @@ class Poller:
             self._hand_over()
         else:
             with uninterrupted():
-                while sockets.submitted and not self._working._is_owned() and self._working.acquire(blocking=False):
-                    self._work(self._send)  # Else another thread works, and begins it.
+                if not self._working._is_owned():
+                    self._work(self._send, blocking=False)  # Else another thread works, and begins it.
                 self._hand_over()
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
@@ -286,12 +298,10 @@ class Poller:
                 "where it cannot wait for a result: wait once it has returned"
             )
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        interrupts = Interrupts() if threading.get_ident() == Interrupts.thread else None
-        with interrupts or _OTHER_THREAD:
+        interrupts = Interrupts() if threading.get_ident() == Interrupts.thread else _OTHER_THREAD
+        with interrupts:
             while not future.has_ended and time.monotonic() < until:
-                if not self._closing and self._leading.acquire(blocking=False):
-                    self._lead(future, until, interrupts)
-                else:
+                if not self._lead(future, until, interrupts):
                     self._follow(future, until, interrupts)
 
     def ended(self, future: StoreFuture[Any]) -> None:
@@ -307,11 +317,16 @@ class Poller:
             else:
                 self._thread_wait.wake()
 
-    def give_up(self, futures: set[Future[Any]], error: BaseException) -> StoreFuture[None]:
-        """An operation of its own, which begins before anything more is received."""
-        future, core = StoreFuture[None](), self._sockets.core
-        self.submit(LocalOperation(future, "pulls that are given up", lambda: core.give_up(futures, error)))
-        return future
+    def give_up(self, futures: set[Future[Any]]) -> None:
+        """An operation of its own, which begins before anything else, and before anything more is received."""
+        work = partial(self._sockets.core.give_up, futures)
+        self.submit(LocalOperation(StoreFuture[None](), "pulls that are given up", work), first=True)
+
+    def end_reason(self) -> str | None:
+        """Why it ends, once it does."""
+        if self._failure is not None:
+            return f"the store's thread failed: {type(self._failure).__name__}: {self._failure}"
+        return "the store was closed" if self._closing else None
 
     def close(self) -> None:
         """Fails what is open, and returns once everything is released; at once in the middle of the work."""
@@ -325,6 +340,7 @@ class Poller:
         sockets = self._sockets
         now = self._begun_at = time.monotonic()
         sends_all = self._is_led or (sockets.submitted and sockets.submitted[-1].reads)
+        sockets.begin(now)
         sockets.send(now, math.inf if sends_all else BURST_BYTES)
         for poll_wait in (self._leader_wait, self._thread_wait):
             if poll_wait.is_asleep and poll_wait.over_sockets and sockets.unread():
@@ -350,18 +366,24 @@ class Poller:
         if poll_wait.is_asleep and self._due_at(over_sockets=poll_wait.over_sockets) + GRACE_S < poll_wait.until:
             poll_wait.wake()
 
-    def _work(self, work: Callable[..., bool | None], *arguments: object) -> bool | None:
-        """Calls `work` and releases `_working`. An exception closes the client, as its state is unknown then."""
+    def _work(self, work: Callable[..., bool | None], *arguments: object, blocking: bool = True) -> bool | None:
+        """Calls `work` with `_working` held; where another thread holds it, not at all unless `blocking`. An exception
+        closes the client, as its state is unknown then. The lock is taken within the `try`, and to release it is the
+        first call behind it: a signal's handler that raises, wherever it does, leaves it free."""
         try:
-            return work(*arguments)
-        except Exception as error:  # noqa: BLE001  # the work's outermost frame: whoever waits has to hear of it
-            self._end(error)
-            return True
+            return work(*arguments) if self._working.acquire(blocking) else None
         except BaseException as error:
-            self._end(error)
+            has_begun = self._working._is_owned()
+            if has_begun:
+                self._end(error)
+            if has_begun and isinstance(error, Exception):
+                return True  # Whoever waits hears of it from its future.
             raise
         finally:
-            self._working.release()
+            try:  # noqa: SIM105  # no call may come before
+                self._working.release()
+            except RuntimeError:
+                pass  # Another thread has it.
 
     def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
         """Reads messages, ends futures, then sends. Whether the leader's `future` has ended, or the client closes.
@@ -373,7 +395,9 @@ class Poller:
         sockets, core = self._sockets, self._sockets.core
         readable = poll_wait.readable
         if readable is not None or sockets.submitted or sockets.has_more:
-            sockets.receive(readable or {})
+            now = time.monotonic()
+            sockets.begin(now)
+            sockets.receive(readable or {}, now)
             if core.outcomes:
                 core.end_futures()
             if (
@@ -393,41 +417,40 @@ class Poller:
             poll_wait.is_asleep = False
         return False
 
-    def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
-        """With `_leading` held: works until the future has ended or the time is over, then wakes whoever goes on."""
+    def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | _NoInterrupts) -> bool:
+        """Works until the future has ended or the time is over, then wakes whoever goes on. False where another caller
+        leads, or the client closes."""
         leader, own = self._leader_wait, self._thread_wait
-        leader.readable = None
         try:
+            if self._closing or not self._leading.acquire(blocking=False):
+                return False
+            leader.readable = None
             self._led_at, self._is_led = time.monotonic(), True
             self.waited_for = future
-            while not future.has_ended:
-                self._working.acquire()
-                if self._work(self._round, leader, future):
-                    return
+            while not (future.has_ended or self._work(self._round, leader, future)):
                 if self._sockets.submitted:
                     leader.is_asleep = False
                 elif leader.is_asleep:
-                    if interrupts is None:
-                        leader.sleep(until)
-                    else:
-                        interrupts.sleep(leader.sleep, until)
-                    if self._closing or time.monotonic() >= until:
-                        return
-        finally:
-            self.waited_for = None
-            leader.is_asleep = self._is_led = False
-            self._led_at = time.monotonic()
-            self._leading.release()
-            for other, woken in self._followers.copy():
-                if not other.has_ended:  # It may lead now.
-                    woken.put(None)
+                    interrupts.sleep(leader.sleep, until)
+                if self._closing or time.monotonic() >= until:
                     break
-            if own.over_sockets:  # What was read since may have cleared the descriptors that it sleeps on.
-                own.wake()
-            else:
-                self._hand_over()
+            return True
+        finally:
+            if self._leading._is_owned():
+                self.waited_for = None
+                leader.is_asleep = self._is_led = False
+                self._led_at = time.monotonic()
+                self._leading.release()
+                for other, woken in self._followers.copy():
+                    if not other.has_ended:  # It may lead now.
+                        woken.put(None)
+                        break
+                if own.over_sockets:  # What was read since may have cleared the descriptors that it sleeps on.
+                    own.wake()
+                else:
+                    self._hand_over()
 
-    def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+    def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | _NoInterrupts) -> None:
         """Waits until the future has ended, or no caller leads. It joins `_followers` before it checks `_is_led`, and a
         leader clears `_is_led` before it wakes a follower, so that one of them sees the other."""
         follower = future, SimpleQueue[None]()
@@ -435,10 +458,7 @@ class Poller:
         try:
             if not future.has_ended and (self._is_led or self._closing):
                 left_s = max(min(until - time.monotonic(), threading.TIMEOUT_MAX), 0.0)
-                if interrupts is None:
-                    future.sleep(follower[1], left_s)
-                else:
-                    interrupts.sleep(future.sleep, follower[1], left_s)
+                interrupts.sleep(future.sleep, follower[1], left_s)
         finally:
             self._followers.remove(follower)
 
@@ -454,7 +474,6 @@ class Poller:
                 if due_at > now:
                     own.prepare(due_at, over_sockets=False)
                 else:
-                    self._working.acquire()
                     self._work(self._round, own, None)
                     self._leader_wait.wake()  # A caller may have begun to lead, and not know what was read.
                 is_late = not self._is_led and self._due_at(over_sockets=own.over_sockets) < own.until
@@ -485,21 +504,20 @@ class Poller:
         self._thread_wait.wake()
 
     def _release(self) -> None:
-        failure = self._failure
+        sockets = self._sockets
         try:
             with self._working:
-                reason = "the store was closed"
-                if failure is not None:
-                    reason = f"the store's thread failed: {type(failure).__name__}: {failure}"
                 try:
-                    if failure is None:
-                        self._sockets.send(time.monotonic())
+                    if self._failure is None:
+                        now = time.monotonic()
+                        sockets.begin(now)
+                        sockets.send(now)
                 finally:  # Whatever fails, nobody waits for ever.
-                    self._sockets.close(reason)
-                    self._sockets.core.end_futures()
+                    sockets.close(str(self.end_reason()))
+                    sockets.core.end_futures()
             self._call_back()
             with self._working:
-                self._sockets.release()
+                sockets.release()
         finally:
             self._gone = True
             self._call_back()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import CALLS, Operation, SentRun
 from weft_kvstore.client.plan import TableKey
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.rows.rows import distinct_ids, last_rows, spread_rows, summed_rows
 from weft_kvstore.sharding import Routing, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
@@ -40,7 +40,7 @@ class RowOperation(Operation):
 
     def __init__(
         self,
-        future: Future[Any],
+        future: StoreFuture[Any],
         table: TableKey,
         *,
         payload_kind: PayloadKind = PayloadKind.GRADIENT,
@@ -148,7 +148,9 @@ class RowOperation(Operation):
     def arrived(self, shard: int, count: int) -> bool:
         self._missing -= count
         if self.is_pull and self._missing <= 0 and not self.ended:
-            self.future.arrived = True  # type: ignore[attr-defined]  # it is a StoreFuture
+            self.future.arrived = True
+            if self.refusal is not None:
+                return True
         return shard not in self.asked and not self.ended and self.received(shard, count)
 
     def write(self, shard: int, received: ValueRun) -> int:

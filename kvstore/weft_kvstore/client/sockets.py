@@ -6,10 +6,10 @@ import errno
 import logging
 import math
 import select
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import zmq
@@ -47,12 +47,6 @@ NO_RECONNECT = -1
 
 _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
-_GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03"
-"""How a greeting of ZMTP 3 begins: a peer that has it sends its own whole."""
-
-_PROBE_S: Final = 0.1
-"""How long a shard's greeting is waited for; the next connection that breaks asks again."""
-
 
 class LinkSocket:
     """One connection; a new one is a new object. Used by one thread at a time. `passed` counts bytes sent and received.
@@ -74,7 +68,6 @@ class LinkSocket:
         self.handover: Handover | None = None
         """By which the shard and the client have each other's memory."""
         self._key = None if keys is None else keys[0].public
-        self._endpoint = endpoint
         self._passed = [0, 0] if passed is None else passed
         self.is_unread = True
         self.socket = context.socket(zmq.DEALER)
@@ -157,14 +150,14 @@ class LinkSocket:
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and int(word["value"]) == _MECHANISM:
                 its, mine = ("encrypted", "no ") if key is None else ("not encrypted", "")
                 self.handshake_error = f"its links are {its}, and the description has {mine}curve_keys for them", False
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and key is None and _is_encrypted(self._endpoint):
-                self.handshake_error = "its links are encrypted, and the description has no curve_keys for them", False
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and key is not None:
-                # A shard that has another key than was thought can say nothing that would be understood.
-                reason = (
-                    "it broke off the handshake: it may have another CURVE key than the description's curve_keys say"
-                )
-                self.handshake_error = f"{reason}, or not have started behind a proxy", True
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                # A shard that has another key than was thought can say nothing that would be understood, and one that
+                # has another mechanism may close the connection before its greeting has left.
+                reason = "its links may be encrypted, and the description has no curve_keys for them"
+                if key is not None:
+                    reason = "it may have another CURVE key than the description's curve_keys say, or not have started"
+                    reason += " behind a proxy"
+                self.handshake_error = f"it broke off the handshake: {reason}", True
         return broken
 
     def close(self, linger_ms: int = 0) -> None:
@@ -179,27 +172,13 @@ def _readable(monitor: zmq.Socket[bytes]) -> bool:
     return bool(int(monitor.get(EVENTS)) & READABLE)
 
 
-def _is_encrypted(endpoint: str) -> bool:
-    """Whether a shard's greeting asks for CURVE (ZMTP 3.1, RFC 37). libzmq closes a connection of another mechanism as
-    soon as it has the peer's greeting, which may be before its own has left; to half a greeting it sends its own."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    found = b""
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_S) as probe:
-            probe.sendall(_GREETING)
-            while len(found) < 32 and (more := probe.recv(64)):
-                found += more
-    except (OSError, ValueError):
-        return False
-    return found[12:].startswith(b"CURVE")
-
-
 # --- A client's sockets, and what passes between them and its core ----------------------------------------------------
 # It has no thread: the poller's leader calls it.
 
 
-MESSAGES_A_ROUND: Final = 256
-"""Messages read from one socket before the others have their turn."""
+ROUND_S: Final = 0.05
+"""Seconds after which a round begins no further operation, and reads no further message of a socket: pings are sent,
+and deadlines kept, however much there is to do."""
 
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """What a new socket may lack for a while."""
@@ -243,25 +222,36 @@ class ClientSockets:
         self.passed = [[0, 0] for _ in self._endpoints]
         """Bytes that passed the sockets to each shard, sent and received."""
 
-    def receive(self, readable: Readable) -> None:
-        """Begins what was submitted, as it may give up pulls; then reads messages, and events of connections."""
-        while operation := self._next_submitted():
-            self.core.begin(operation, time.monotonic())
+    def begin(self, now: float) -> None:
+        """Begins what was submitted, of much some of it. An operation is taken out once it has begun: whatever is
+        raised meanwhile, `close` knows of it."""
+        until, submitted = now + ROUND_S, self.submitted
+        while submitted and now <= until:
+            try:
+                operation = submitted[0]
+                self.core.begin(operation, now)
+                submitted.remove(operation)
+            except (IndexError, ValueError):  # Its caller has taken it back, as the client closes.
+                return
+            now = time.monotonic()
+
+    def receive(self, readable: Readable, now: float) -> None:
+        """Reads messages, and events of connections: of each socket at least one that has come, before `advance` may
+        find its shard silent."""
+        until, is_due = now + ROUND_S, now >= self.core.tick_at
         for shard, link_socket in self._sockets.items():
             is_readable = link_socket.fd in readable
-            if is_readable or link_socket.is_unread:
-                for _ in range(MESSAGES_A_ROUND):
-                    parts = link_socket.receive(is_readable=is_readable)
-                    if parts is None:
-                        break
+            if is_readable or link_socket.is_unread or is_due:
+                while (parts := link_socket.receive(is_readable=is_readable)) is not None:
                     is_readable = False
                     # The shard has answered the offer before it sends offsets into shared memory.
                     if link_socket.handover is not None and not link_socket.handover.accepted:
                         self._share(shard, link_socket)
-                    self.core.receive(shard, parts, time.monotonic())
-                    if not self.core.open:  # Nobody waits for more; `unread` finds it before a thread sleeps.
+                    now = time.monotonic()
+                    self.core.receive(shard, parts, now)
+                    if not self.core.open or now > until:  # `unread` finds the rest before a thread sleeps.
                         break
-            if link_socket.monitor_fd in readable and link_socket.broke():
+            if (is_due or link_socket.monitor_fd in readable) and link_socket.broke():
                 now = self.core.tick_at = time.monotonic()
                 connection = self.core.links[shard].connection
                 if link_socket.handshake_error is None:
@@ -284,12 +274,9 @@ class ClientSockets:
                 self._offer(link)
 
     def send(self, now: float, most: float = math.inf) -> None:
-        """Begins what was submitted, and sends each shard at most `most` bytes of frames, or one slice that is larger.
-        Ends no future."""
+        """Sends each shard at most `most` bytes of frames, or one slice that is larger. Ends no future."""
         core = self.core
         self.has_more = core.acknowledges_at_once = False
-        while operation := self._next_submitted():
-            core.begin(operation, now)
         for link in core.links:
             if link.flush(now, most):
                 self.has_more = True
@@ -301,13 +288,6 @@ class ClientSockets:
                     if not link_socket.send(parts):
                         core.disconnected(link.shard, time.monotonic())
                         break
-
-    def _next_submitted(self) -> Operation | None:
-        """Who submits to a client that is being closed may take its operation back at any time."""
-        try:
-            return self.submitted.popleft()
-        except IndexError:
-            return None
 
     def unread(self) -> bool:
         """Whether a message is there that no descriptor announces any more. Asks every socket that was used."""
@@ -332,8 +312,9 @@ class ClientSockets:
     def close(self, reason: str) -> None:
         """Fails open operations for that reason, and queues a Bye; the caller then calls `end_futures`."""
         core = self.core
-        while operation := self._next_submitted():
-            core.outcomes.append((operation, None, StoreError(f"{core.name_of(operation)}: {reason}")))
+        with suppress(IndexError):  # Who submits to a client that is being closed may take its operation back.
+            while operation := self.submitted.popleft():
+                core.outcomes.append((operation, None, StoreError(f"{core.name_of(operation)}: {reason}")))
         core.close(reason)
 
     def release(self) -> None:

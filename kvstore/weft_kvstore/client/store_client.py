@@ -77,6 +77,10 @@ class StoreClient(StoreCalls):
         if self._process.is_here:  # Else the sockets and the thread are the parent's.
             self._poller.close()
 
+    def end_reason(self) -> str | None:
+        """Why it does nothing any more, once that is so: it was closed, or its thread has failed."""
+        return self._poller.end_reason()
+
     def __enter__(self) -> StoreClient:
         return self
 

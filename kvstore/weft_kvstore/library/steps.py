@@ -425,6 +425,8 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
             if said is not None:
                 _log.warning("slot %d goes on after %.0f s: every shard talks with it", slot, waited)
             return
+        if (reason := client.end_reason()) is not None:
+            raise StoreClosedError(f"slot {slot}: {reason}")
         for link in links:
             if link.refused:
                 raise StoreRefusedError(f"slot {slot}: {link.trouble}")

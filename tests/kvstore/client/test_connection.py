@@ -174,9 +174,12 @@ def test_seconds_without_a_word_begin_a_new_connection_long_before_the_shard_is_
 
 def test_a_process_that_stood_still_does_not_blame_the_shard() -> None:
     connection = opened()
-    connection.after_stall(100.0)
+    connection.after_stall(100.0, 100.0)
     assert connection.tick(100.0) & (Due.LOST | Due.CONNECT) == NOTHING
-    assert Due.LOST in connection.tick(100.0 + SILENCE_S)
+    connection.heard = 100.0
+    connection.after_stall(2.0, 101.0)
+    assert Due.LOST not in connection.tick(100.0 + SILENCE_S)
+    assert Due.LOST in connection.tick(101.0 + SILENCE_S)
 
 
 def test_a_hello_is_said_again_until_it_is_answered() -> None:

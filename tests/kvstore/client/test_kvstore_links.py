@@ -347,6 +347,41 @@ def test_a_silent_shard_fails_what_waits_on_it_and_comes_back() -> None:
     assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
 
 
+def test_a_client_that_stood_still_blames_no_shard_though_a_connection_broke_meanwhile() -> None:
+    simulation = Simulation(described(zero("w", (10,), 1), slots=1, shards=2), LINK)
+    store = simulation.stores[0]
+    ended(simulation, store.pull("w", 0))
+    value = store.pull("w", 1)
+    simulation.now += 30.0
+    simulation.cut(0, 1)
+    simulation.settle(ANY)
+    assert not value.done()
+    assert all(link.connection.lost is None for link in simulation.clients[0].links)
+
+
+def test_a_pushpull_that_is_given_up_fails_once_its_gradients_have_arrived() -> None:
+    """Until then they are read, and may be sent again."""
+    simulation = Simulation(described(zero("w", (10,), 2)), LINK)
+    store, client, gradient, out = simulation.stores[0], simulation.clients[0], ones(10), np.full(10, 7.0, np.float32)
+    ended(simulation, store.pull("w", 0))
+    made = [store.pushpull(store.key_set(["w"]), step, [gradient], out=[out]) for step in range(2)]
+    for future in made:
+        future.given_up = StoreLostError("given up")
+    client.give_up({*made})
+    assert not any(future.done() for future in made)
+    simulation.settle(ANY)
+    for future in made:
+        assert future.arrived
+        with pytest.raises(StoreLostError, match="given up"):
+            future.result(0)
+    gradient[:] = 100.0
+    assert not client.open
+    for step in range(2):
+        simulation.stores[1].push("w", step, ones(10))
+    assert ended(simulation, store.pull("w", 2)).tolist() == [-4.0] * 10
+    assert out.tolist() == [7.0] * 10
+
+
 def test_a_shard_that_started_anew_has_lost_its_values() -> None:
     description = described(zero("w", (4,), 1), slots=1)
     simulation = Simulation(description, LINK)

@@ -15,13 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
+from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.client.poller import BATCH, BURST_BYTES, CALLS_BEGIN, Interrupts
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
-from weft_kvstore.futures import joined, on_end, then
+from weft_kvstore.futures import fail, joined, on_end, then
 from weft_kvstore.settings import LinkSettings
 
 KEYS = ["k0", "k1", "k2", "k3"]
@@ -61,6 +63,12 @@ def without_thread(client: StoreClient) -> Iterator[None]:
 def is_led(client: StoreClient) -> bool:
     """Whether a caller leads, and sleeps."""
     return client._poller._is_led and client._poller._leader_wait.is_asleep
+
+
+def has_come(client: StoreClient) -> bool:
+    """Whether a shard's message waits to be read."""
+    links = client._sockets._sockets.values()
+    return any(int(link.socket.get(zmq.EVENTS)) & zmq.POLLIN for link in links)
 
 
 def meanwhile(client: StoreClient, act: Callable[[], object]) -> threading.Thread:
@@ -480,6 +488,116 @@ def test_ctrl_c_in_the_middle_of_the_work_comes_after_it(what: str, monkeypatch:
                     one.push("k0", 0, GRADIENT).result(WAIT_S)
             assert whole == [True]
             assert one.pull("k0", 1).result(WAIT_S).shape == (8,)
+
+
+def test_what_a_signals_handler_raises_as_the_work_begins_leaves_it_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python calls a handler right after a lock was taken."""
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+
+    class Taken:
+        def __init__(self, lock: Any) -> None:
+            self._lock = lock
+
+        def acquire(self, blocking: bool) -> bool:
+            found: bool = self._lock.acquire(blocking)
+            if threading.current_thread() is threading.main_thread():
+                raise SystemExit(3)
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._lock, name)
+
+        def __enter__(self) -> None:
+            self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    with two_slots() as (one, _):
+        poller = one._poller
+        with without_thread(one):
+            monkeypatch.setattr(poller, "_working", Taken(poller._working))
+            with pytest.raises(SystemExit):
+                one.pull("k0", 0)
+            assert not poller._working._is_owned()
+            assert one._sockets.submitted
+        poller._thread.join(WAIT_S)
+        assert one.end_reason() == "the store's thread failed: SystemExit: 3"
+
+
+@pytest.mark.parametrize("where", ["prepare", "_start"])
+def test_a_call_whose_begin_is_broken_off_ends_with_the_client(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+
+    def ended(*_: object) -> None:
+        raise SystemExit(3)
+
+    with two_slots() as (one, _):
+        with without_thread(one):
+            with one._poller._working:
+                pulled = one.pull("k0", 0)
+            monkeypatch.setattr(KeyOperation if where == "prepare" else one._core, where, ended)
+            with pytest.raises(SystemExit):
+                pulled.result(WAIT_S)
+        with pytest.raises(StoreError, match="the store's thread failed: SystemExit: 3"):
+            pulled.result(WAIT_S)
+
+
+def test_of_many_calls_some_are_begun_before_what_has_come_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that begins them all hears no shard meanwhile, and sends no ping."""
+    done: list[str] = []
+    with two_slots() as (one, _):
+        for what in ("begin", "receive", "tick"):
+            work = getattr(one._core, what)
+            monkeypatch.setattr(one._core, what, lambda *given, of=(what, work): (done.append(of[0]), of[1](*given))[1])
+        monkeypatch.setattr("weft_kvstore.client.sockets.ROUND_S", 0.0)
+        with without_thread(one):
+            with one._poller._working:
+                first, pulls = one.pull(KEYS, 0), [one.pull(KEYS, 0) for _ in range(8)]
+                one._sockets.begin(0.0)
+                one._sockets.send(0.0)
+                wait_until(lambda: has_come(one))
+                for link in one._sockets._sockets.values():
+                    link.is_unread = True
+                one._core.tick_at = 0.0
+                del done[:]
+            assert [len(pull.result(WAIT_S)) for pull in pulls] == [4] * 8
+            assert first.done()
+    assert done.count("begin") == 8
+    assert {*done[: done.index("begin", 1)]} == {"begin", "receive", "tick"}
+
+
+def test_pulls_that_are_given_up_begin_before_others_and_those_that_have_not_begun_end_as_they_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("weft_kvstore.client.sockets.ROUND_S", 0.0)
+    with two_slots() as (one, _), without_thread(one):
+        begun = one.pull("k0", 1)
+        with one._poller._working:
+            other, later = one.pull("k0", 0), one.pull("k0", 1)
+            for pull in (begun, later):
+                fail(pull, StoreError("given up"))
+        for pull in (begun, later):
+            with pytest.raises(StoreError, match="given up"):
+                pull.result(WAIT_S)
+        assert other.result(WAIT_S).shape == (8,)
+
+
+def test_a_shard_is_heard_before_it_can_be_silent() -> None:
+    """Its message is read, though nothing has said that it is there, once its silence is due to be judged."""
+    with two_slots() as (one, _):
+        sockets, core = one._sockets, one._core
+        with without_thread(one), one._poller._working:
+            one.pull("k0", 0)
+            sockets.begin(0.0)
+            sockets.send(0.0)
+            wait_until(lambda: has_come(one))
+            for link in sockets._sockets.values():
+                link.is_unread = False
+            sockets.receive({}, core.tick_at - 1e-3)
+            assert not core.outcomes
+            sockets.receive({}, core.tick_at)
+            assert len(core.outcomes) == 1
 
 
 def test_whatever_else_is_raised_in_the_middle_of_the_work_fails_the_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,13 +217,12 @@ def test_a_future_that_others_wait_for_ends_while_its_lock_is_held() -> None:
 
 
 class GivesUp:
-    """A driver that notes what it is to give up, and does so when `ends` are ended."""
+    """A driver that notes what it is to give up, and leaves that to the test."""
 
     waited_for = None
 
     def __init__(self) -> None:
         self.given_up: list[set[Future[Any]]] = []
-        self.ends: list[StoreFuture[None]] = []
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         raise AssertionError(future)
@@ -231,21 +230,26 @@ class GivesUp:
     def ended(self, future: StoreFuture[Any]) -> None:
         raise AssertionError(future)
 
-    def give_up(self, futures: set[Future[Any]], error: BaseException) -> StoreFuture[None]:
+    def give_up(self, futures: set[Future[Any]]) -> None:
         self.given_up.append(futures)
-        self.ends.append(StoreFuture())
-        return self.ends[-1]
 
 
-def test_a_future_fails_once_all_that_it_is_made_of_is_given_up() -> None:
-    driver = GivesUp()
+def test_a_future_fails_once_what_it_is_made_of_has() -> None:
+    driver, error = GivesUp(), KeyError()
     parts = [StoreFuture[int](driver) for _ in range(2)]
     parts[0].set_result(1)
     result = joined(parts, sum)
-    fail(result, KeyError())
+    fail(result, error)
     assert driver.given_up == [{result, parts[1]}]
     assert not result.done()
-    driver.ends[0].set_result(None)
+    assert parts[1].given_up is error
+    parts[1].set_exception(error)
+    assert result.exception() is error
+
+
+def test_a_future_that_nobody_has_begun_fails_at_once() -> None:
+    result = joined([Future[int]()], sum)
+    fail(result, KeyError())
     assert isinstance(result.exception(), KeyError)
 
 
@@ -258,8 +262,7 @@ def test_the_others_of_a_join_are_given_up_when_one_fails() -> None:
     assert driver.given_up == [{parts[0], parts[2]}]
 
 
-@pytest.mark.parametrize("has_failed", [False, True])
-def test_what_would_begin_after_it_was_given_up_writes_nothing(has_failed: bool) -> None:
+def test_what_begins_after_it_was_given_up_is_given_up_too() -> None:
     driver, begun = GivesUp(), list[int]()
     first, later = StoreFuture[int](driver), StoreFuture[None](driver)
 
@@ -269,8 +272,6 @@ def test_what_would_begin_after_it_was_given_up_writes_nothing(has_failed: bool)
 
     result = then(first, begin)
     fail(result, KeyError())
-    if has_failed:
-        driver.ends[0].set_result(None)
     first.set_result(1)
-    assert begun == ([] if has_failed else [1])
-    assert driver.given_up[1:] == ([] if has_failed else [{later}])
+    assert begun == [1]
+    assert driver.given_up[1:] == [{later}]

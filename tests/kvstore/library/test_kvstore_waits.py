@@ -20,6 +20,7 @@ from face_stores import WAIT_S, faces
 from free_ports import free_port
 from same_host_children import wait_until
 from weft_kvstore import Key, KVStore, StoreError, StoreRefusedError, StoreTimeoutError, describe
+from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.library import steps as library_steps
 from weft_kvstore.serving.shard_server import ShardServer
 
@@ -38,6 +39,14 @@ def test_a_second_worker_of_a_slot_is_told_that_it_is_taken(caplog: pytest.LogCa
                 second.push("w", np.ones(3, np.float32)).result(WAIT_S)
             first.close()
     assert caplog.records == []
+
+
+def test_a_client_that_fails_while_it_waits_for_shards_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    monkeypatch.setattr(ClientSockets, "receive", Mock(side_effect=ArithmeticError("no")))
+    description = describe({"w": (3,)}, shards=[f"tcp://127.0.0.1:{free_port()}"], rule="sgd")
+    with pytest.raises(StoreError, match=r"^slot 0: the store's thread failed: ArithmeticError: no$"):
+        KVStore.connect(description, 0, wait_s=WAIT_S)
 
 
 def test_a_wait_for_shards_that_was_announced_is_told_anew_as_they_come_and_when_it_is_over(
