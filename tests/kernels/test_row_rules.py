@@ -34,7 +34,9 @@ def test_rows_are_updated_to_the_bits_of_the_elements(name: str, dtype: str, wid
     for row, place in enumerate(places):
         own = {each: array[place] for each, array in expected_state.items()}
         rule.apply(expected[place], gradient[row].copy(), own, 3, rule.hyper)
-    apply_to_rows(rule, weight, gradient, state, places, step=3, hyper=rule.hyper)
+    out = np.empty_like(gradient)
+    apply_to_rows(rule, weight, gradient, state, places, step=3, hyper=rule.hyper, out=out)
+    assert np.array_equal(out, weight[places])
     assert weight.tobytes() == expected.tobytes()
     for each, array in state.items():
         assert array.tobytes() == expected_state[each].tobytes()

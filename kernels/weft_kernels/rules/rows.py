@@ -25,12 +25,13 @@ def apply_to_rows(
     *,
     step: int,
     hyper: Hyper,
+    out: Array | None = None,
 ) -> None:
     """Updates the rows `places` (n,) int64 of `weight` and of each state (rows, width), in place, by a pointwise rule.
 
     `gradient` (n, width) is of those rows alone; where it is writeable it may be written. `places` are distinct and
-    from 0; `step` and `hyper` are as in `weft_kernels.rules.record`. Raises ValueError for a rule that needs keys
-    whole.
+    from 0; `step` and `hyper` are as in `weft_kernels.rules.record`. The updated rows of the weight are written to
+    `out` (n, width) too, where it is given. Raises ValueError for a rule that needs keys whole.
     """
     if rule.whole:
         raise ValueError(f"rule {rule.name!r} needs a key whole, and is asked to update {len(places)} rows")
@@ -46,10 +47,11 @@ def apply_to_rows(
         room = [np.empty((min(piece, len(places)), weight.shape[1]), array.dtype) for array in arrays]
         for begin in range(0, len(places), piece):
             some = places[begin : begin + piece]
-            taken: list[Array] = []
-            for array, one in zip(arrays, room, strict=True):
-                taken.append(one[: len(some)])
-                take_rows(array, some, taken[-1])
+            taken = [one[: len(some)] for one in room]
+            if out is not None:
+                taken[0] = out[begin : begin + piece]
+            for array, one in zip(arrays, taken, strict=True):
+                take_rows(array, some, one)
             update(taken[0], gradient[begin : begin + piece], dict(zip(state, taken[1:], strict=True)), step, hyper)
             for array, one in zip(arrays, taken, strict=True):
                 put_rows(array, some, one)
@@ -64,6 +66,8 @@ def apply_to_rows(
         rule.apply(moved, given, gathered, step, hyper)
         for array, updated in ((weight, moved), *((state[name], gathered[name]) for name in state)):
             put_rows(array, some, updated[: part.size].reshape(part.shape))
+        if out is not None:
+            out[begin : begin + piece] = moved[: part.size].reshape(part.shape)
 
 
 def gathered_rows(array: Array, places: Array) -> Array:

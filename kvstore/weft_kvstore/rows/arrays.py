@@ -110,14 +110,17 @@ class RowArrays:
             if start or not are_zeros:
                 self._arrays[name].array[rows] = start
 
-    def apply(self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper) -> None:
-        """Updates rows (n), distinct, by a gradient (n, width) that may be written. Raises what the rule raises."""
+    def apply(
+        self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper, out: Array | None = None
+    ) -> None:
+        """Updates rows (n), distinct, by a gradient (n, width) that may be written; the new values also go to `out`
+        (n, width), where it is given. Raises what the rule raises."""
         if self.written is not None:
             self.written(rows)
         if self.at_once is not None:
             self._use(rows)
         state = {name: self._arrays[name].array for name in self._start} if self._start else {}
-        apply_to_rows(rule, self._arrays[None].array, gradient, state, rows, step=step, hyper=hyper)
+        apply_to_rows(rule, self._arrays[None].array, gradient, state, rows, step=step, hyper=hyper, out=out)
 
     def close(self) -> None:
         for one in self._arrays.values():

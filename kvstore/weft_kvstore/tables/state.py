@@ -56,6 +56,7 @@ class TableState(Work):
         "_known_sets",
         "_late",
         "_measured",
+        "_updated",
         "_waiting_bytes",
         "applied",
         "dropped",
@@ -100,6 +101,9 @@ class TableState(Work):
         """Called with each version that the table reaches; None: nobody listens."""
         self.merge_is_due = False
         self._changing = False
+        self._updated: list[tuple[Array, Array]] = []
+        """Indices and values of rows as the last update left them, while nothing else has written rows since: who has
+        pushed rows most often pulls these."""
         self._first = first
         self._waiting_bytes = 0
         self._measured = _NEVER
@@ -253,6 +257,7 @@ class TableState(Work):
         at_once = max(min(self.spec.piece_elements // max(self.layout.width, 1), self.piece_rows), 1)
         at_once = min(at_once, rows.arrays.at_once or at_once)
         behind: list[tuple[Array, Array]] = []
+        self._updated = []
         batches = total.batches(at_once)
         for ids, gradient in batches:
             if not rows.admits_all:
@@ -261,7 +266,10 @@ class TableState(Work):
                 ids, gradient = ids[admitted], gradient[admitted]  # noqa: PLW2901  # the others are not looked at
             numbers = ids if rows.is_full else rows.find_or_add(ids, moment, first)
             if history is None:
-                self._update(numbers, gradient, step)
+                out = np.empty_like(gradient) if self.pulls.versions and len(batches) == len(total.parts) else None
+                self._update(numbers, gradient, step, out)
+                if out is not None:
+                    self._updated.append((ids, out))
             else:
                 with self.spec.rule_runs(step):
                     yield from history.catch_up(rows.arrays, numbers)
@@ -271,6 +279,7 @@ class TableState(Work):
         if history is not None:
             yield from self._update_all(history, behind, step)
         if rows.evicts:
+            self._updated = []
             yield from rows.boundary(moment + 1)
 
     def _update_all(self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int) -> Iterator[None]:
@@ -288,10 +297,11 @@ class TableState(Work):
         with self.spec.rule_runs(step):
             yield from history.sweep(self.rows.arrays, self.rows.stop, create)
 
-    def _update(self, numbers: Array, gradient: Array, step: int) -> None:
+    def _update(self, numbers: Array, gradient: Array, step: int, out: Array | None = None) -> None:
         spec = self.spec
         try:
-            self.rows.arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=spec.hyper.at(step))
+            hyper = spec.hyper.at(step)
+            self.rows.arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out)
         except RULE_ERRORS as error:
             raise spec.failed(step, error) from error
 
@@ -404,6 +414,7 @@ class TableState(Work):
 
     def _write(self, value: Rows, *, only_new: bool = False) -> None:
         """Sets rows; `only_new`: those that were never set."""
+        self._updated = []
         arrays, history, given = self.rows.arrays, self.rows.history, self.spec.given
         ids, values = value.ids, value.values
         known = self.rows.find(ids) >= 0
@@ -474,7 +485,12 @@ class TableState(Work):
                 if array or low:
                     yield None
                 some = indices[low : low + at_once]
-                rows = self.rows.arrays.read(name, some) if self.rows.is_full else (yield from self.reading(some, name))
+                rows = None
+                for ids, values in self._updated if name is None else ():
+                    if len(ids) == len(some) and np.array_equal(ids, some):
+                        rows = values
+                if rows is None:
+                    rows = yield from self.reading(some, name)
                 bounds = np.arange(chunks_of(len(some), chunk_rows) + 1) * (chunk_rows * layout.row_bytes)
                 bounds[-1] = rows.nbytes
                 entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
@@ -500,6 +516,8 @@ class TableState(Work):
         """Rows (n, width) as they are now, or their state of that name; stops after each piece. Raises
         RuleFailedError."""
         history = self.rows.history
+        if self.rows.is_full:
+            return self.rows.arrays.read(name, indices)
         if history is not None:  # Updates have passed rows by: those that are here are brought up to date for good.
             numbers = self.rows.find(indices)
             with self.spec.rule_runs(self.version):

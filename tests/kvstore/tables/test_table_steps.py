@@ -111,6 +111,23 @@ def test_a_value_holds_at_the_version_that_it_names() -> None:
     assert table.read() == [6.0]
 
 
+def test_who_pulls_the_rows_that_were_pushed_gets_them_as_they_were_set_since() -> None:
+    table, wait = Table(), PullWait(None, 1, 1, slot=0, state=False, reading=Reading.OWN)
+    wait.ids = np.array([0, 1])
+    table.state.pulls.wait_for(wait)
+    table.step(0, 0, 1)
+    assert answered(table, wait) == [1.0, 1.0]
+    assert table.set(1, 5.0, 0)
+    assert answered(table, wait) == [5.0, 1.0]
+
+
+def answered(table: Table, wait: PullWait) -> list[float]:
+    (run,) = table.state.answers(wait)
+    assert run is not None
+    (payload,) = run.source.read(0, run.nbytes)
+    return np.frombuffer(payload, np.float32).reshape(-1, WIDTH)[:, 0].tolist()
+
+
 @pytest.mark.parametrize(
     ("version", "told"),
     [
