@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from weft.api.event import Event, StateChanged
 from weft.api.job import Job
-from weft.api.lifecycle import JobState
 from weft.errors import ConnectError, ProtocolError, ServerFaultError, UnavailableError, WeftError
 from weft.http import DEFAULT_RETRY, Http, Retry
 
@@ -256,17 +255,16 @@ def polled(
         http.clock.sleep(pause_s if deadline is None else min(pause_s, max(deadline - http.clock.now(), 0.0)))
 
 
-def await_placement(http: Http, job: str) -> Iterator[Notice]:
-    """Ends once the job is not pending any more. Gives each new reason why it is, and when the server does not answer.
-    Raises as `polled` does."""
-    said = ""
+def await_placement(http: Http, job: str, said: str = "") -> Iterator[Notice]:
+    """Ends once the job has its agents, or has ended. Gives each new reason why it waits for them, `said` being the
+    last one that was given, and when the server does not answer. Raises as `polled` does."""
     for found in polled(http, partial(http.call, Job, "GET", f"/v1/jobs/{job}")):
         if isinstance(found, Notice):
             text = found.text
-        elif found.state is not JobState.PENDING:
+        elif not found.state.is_waiting:
             return
         else:
-            text = f"{JobState.PENDING.value}: {found.reason}" if found.reason else said
+            text = f"{found.state.value}: {found.reason}" if found.reason else said
         if text != said:
             said = text
             yield Notice(text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import numpy as np
 
 from weft.api.dry_run import Passes
-from weft.api.event import Event, EventPage
+from weft.api.event import Event, EventPage, StateChanged
 from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Scale, Traffic
 from weft.api.lifecycle import JobState
 from weft.api.trace import JobTrace
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LOG: Final = logging.getLogger(__name__)
-"""Says at level WARNING why a job that is waited for stays pending: Python prints that also where nothing is set up."""
+"""Says at level WARNING what a job waits for: Python prints that also where nothing is set up."""
 
 PENDING_S: Final = 10.0
-"""How long a job may be pending before a wait says why: agents that are starting are there sooner."""
+"""How long a job may lack agents before a wait says which: those that are starting are there sooner."""
 
 EVENTS = 200
 """Of a page of a job's log."""
@@ -116,7 +116,7 @@ class JobHandle:
 
     def wait(self, timeout_s: float | None = None) -> Job:
         """Wait until the job has succeeded, and return it. Tolerates a server restart. A warning of the logger
-        `weft.job_handle` says what the job waits for, where it is pending for more than 10 s.
+        `weft.job_handle` says what the job waits for, where it is pending or recovering for more than 10 s.
 
         Raises JobFailedError, JobCancelledError, and WaitTimeoutError after `timeout_s` seconds.
         """
@@ -135,7 +135,7 @@ class JobHandle:
             if isinstance(found, Job):
                 if condition(found) or found.state.is_terminal:
                     break
-                if found.state is not JobState.PENDING:
+                if not found.state.is_waiting:
                     warned_at = now() + PENDING_S
                 elif now() >= warned_at and found.reason not in {None, said}:
                     said = found.reason
@@ -163,7 +163,11 @@ class JobHandle:
         """`events`, with notices of why the job waits and of a server that does not answer; `tail` as for `log`."""
         if self.state is JobState.PENDING:
             yield from await_placement(self._http, self.id)
-        yield from narrate(self._http, self.id, after=after, tail=tail)
+        for event in narrate(self._http, self.id, after=after, tail=tail):
+            yield event
+            change = event.body if isinstance(event, Event) else None
+            if isinstance(change, StateChanged) and change.state is JobState.RECOVERING:
+                yield from await_placement(self._http, self.id, f"{change.state.value}: {change.reason}")
 
     def log(self, after: int = 0, *, tail: int | None = None) -> Iterator[Event]:
         """Events with `seq` > `after` so far, or only the newest `tail` of them, in order."""

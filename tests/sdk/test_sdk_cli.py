@@ -850,6 +850,13 @@ def test_following_the_logs_of_a_waiting_job_says_what_for_beside_them(run: Run)
     assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == [1, 2]
 
 
+def test_the_logs_of_a_waiting_job_end_with_what_it_waits_for(run: Run) -> None:
+    waits = job(state=JobState.PENDING, reason="needs 5 workers; 2 are free: start 3 more")
+    result = run(answers(waits, EventPage(events=states("pending"), after=1, ended=False)), "logs", "job-1")
+    assert result.stdout.endswith("pending\n")
+    assert result.stderr == f"job job-1 (digits) is pending: {waits.reason}\n"
+
+
 PROGRAMS = """\
 2 parameters of 2.6 KiB in all, on 2 shards and 2 workers, the most urgent first:
 

@@ -54,8 +54,11 @@ def test_waiting_has_a_deadline_and_says_how_far_the_job_is() -> None:
     assert script.time.now == pytest.approx(3)
 
 
-def test_waiting_warns_once_of_what_a_job_waits_for_that_stays_pending(caplog: pytest.LogCaptureFixture) -> None:
-    waits = job(state=JobState.PENDING, reason="needs 3 workers; 2 are registered, 2 are free")
+@pytest.mark.parametrize("state", [JobState.PENDING, JobState.RECOVERING])
+def test_waiting_warns_once_of_what_a_job_waits_for_that_stays_so(
+    caplog: pytest.LogCaptureFixture, state: JobState
+) -> None:
+    waits = job(state=state, reason="needs 3 workers; 2 are registered, 2 are free")
     with pytest.raises(weft.WaitTimeoutError):
         handle(answers(waits)).wait(timeout_s=9)
     assert not caplog.records
@@ -63,7 +66,7 @@ def test_waiting_warns_once_of_what_a_job_waits_for_that_stays_pending(caplog: p
         handle(answers(waits)).wait(timeout_s=60)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert record.getMessage().endswith("is pending: needs 3 workers; 2 are registered, 2 are free")
+    assert record.getMessage().endswith(f"is {state.value}: needs 3 workers; 2 are registered, 2 are free")
     caplog.clear()
     more = waits.model_copy(update={"reason": "needs 3 workers; 1 is registered, 1 is free"})
     handle(answers(*[waits] * 40, *[more] * 20, job(state=JobState.SUCCEEDED))).wait()

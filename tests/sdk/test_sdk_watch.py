@@ -207,6 +207,25 @@ def test_a_job_that_waits_says_what_for_each_time_that_changes() -> None:
     ]
 
 
+def test_a_job_that_recovers_says_what_it_waits_for() -> None:
+    """Not the reason why it recovers once more."""
+    lost = StateChanged(state=JobState.RECOVERING, reason="worker-0 was lost")
+    waits = [job(state=JobState.RECOVERING, reason=reason) for reason in (lost.reason, "needs 2 workers; 1 is free")]
+    events = [
+        event(1, lost),
+        *(event(seq, StateChanged(state=JobState(name))) for seq, name in ((2, "running"), (3, "succeeded"))),
+    ]
+    to = console(terminal=False)
+    script = answers(stream(sse(events)), *waits, job(), job(state=JobState.SUCCEEDED))
+    weft.JobHandle(script.client().http, job()).watch(to)
+    assert written(to).splitlines()[1:] == [
+        "recovering: worker-0 was lost",
+        "recovering: needs 2 workers; 1 is free",
+        "running",
+        "succeeded",
+    ]
+
+
 def test_a_server_that_stays_away_while_a_job_waits_ends_the_watch() -> None:
     script = answers(unavailable)
     with pytest.raises(weft.ConnectError):

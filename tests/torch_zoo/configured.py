@@ -243,6 +243,7 @@ CASES = (
         _made(Encoder, "BertForMaskedLM", "Bert", **_SIZES, **_EAGER),
         _padded,
         traps=("dict example", "padding_idx", "tied weights", "Dropout", EQUAL_VALUES),
+        further=True,
     ),
     Case(
         "RoBERTa",

@@ -398,6 +398,7 @@ CASES = (
         lambda: Pairs(nn.CosineEmbeddingLoss(margin=0.25)),
         _signs,
         traps=("scalar loss", "several inputs"),
+        further=True,
     ),
     Case(
         "loss margin ranking",

@@ -292,7 +292,7 @@ CASES = (
     Case("U-Net", "segmentation", lambda: UNet("transposed"), images(4), traps=("BatchNorm training",), further=True),
     Case("U-Net, bilinear", "segmentation", lambda: UNet("bilinear"), images(4), further=True),
     Case("DenseNet", "dense net", DenseNet, images(4), further=True),
-    Case("MLP-Mixer", "MLP-Mixer", lambda: OfPatches(MixerBlock(4, 6)), _IMAGES),
+    Case("MLP-Mixer", "MLP-Mixer", lambda: OfPatches(MixerBlock(4, 6)), _IMAGES, further=True),
     Case("ViT of layers", "vision transformer", _vit, _IMAGES, further=True),
     Case("convolutional autoencoder", "autoencoder", Autoencoder, _IMAGES, traps=("several outputs",)),
     Case("spatial transformer", "conv net", SpatialTransformer, images(6), further=True),

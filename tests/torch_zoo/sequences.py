@@ -375,7 +375,7 @@ CASES = (
         floats(3, 2, 7),
         traps=("Dropout",),
     ),
-    Case("WaveNet", "WaveNet", WaveNet, _TOKENS, traps=("integer inputs", "logits")),
+    Case("WaveNet", "WaveNet", WaveNet, _TOKENS, traps=("integer inputs", "logits"), further=True),
     Case("scanned state space", "state space", StateSpace, floats(3, 3, 4)),
     Case("masked attention", "attention", Masked, _padded(), traps=("several inputs", "several outputs"), further=True),
     Case(

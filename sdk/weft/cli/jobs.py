@@ -291,6 +291,8 @@ def logs(
                     warn(f"{render.counted(left_out, 'earlier event')}; `{command(f'logs {job.id} --all')}` prints all")
                 tail = None  # that was the first
                 out.print(render.event_line(event))
+        if not follow and job.state.is_waiting and job.job.reason:
+            warn(render.state_line(job.job))
 
 
 def stop(
