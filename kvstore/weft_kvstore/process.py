@@ -103,6 +103,14 @@ COPIED_BYTES: Final = 1 << 19
 has left, which takes about as long as copying so much."""
 
 
+_FIRST_FRAME: Final = threading.Lock()
+"""Threads that begin pyzmq's thread at once would wait for one another for ever."""
+
+os.register_at_fork(
+    before=_FIRST_FRAME.acquire, after_in_parent=_FIRST_FRAME.release, after_in_child=_FIRST_FRAME.release
+)
+
+
 def zeromq_context() -> zmq.Context[zmq.Socket[bytes]]:
     """A new context. pyzmq's thread runs then; it would start with the first message that is not copied, when no
     descriptor may be left. Raises StoreError where there are too few now."""
@@ -115,7 +123,8 @@ def zeromq_context() -> zmq.Context[zmq.Socket[bytes]]:
     finally:
         for one in spare:
             os.close(one)
-    zmq.Frame(b"", copy=False)
+    with _FIRST_FRAME:
+        zmq.Frame(b"", copy=False)
     return zmq.Context()
 
 
