@@ -93,6 +93,8 @@ class SlotSteps:
         """So many steps were ended as a whole."""
         self.unchecked = set(registry.pushed) - registry.tables
         """Dense keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
+        self._checked: set[str] = set()
+        """Those of which it was."""
         self._skipped: dict[str, tuple[int, int]] = {}
         """By key, where a push under way has skipped steps: its step, and the count before it. If it is refused before
         an earlier step is pushed, its step was a slip of the caller: neither that nor a later one has begun."""
@@ -184,11 +186,12 @@ class SlotSteps:
 
     def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
         """Counts a step that the caller has numbered, and notes which keys skip steps by it. Raises StoreRefusedError
-        for one that shards would refuse: they have not seen more steps than were begun here. Nothing of it is encoded
-        then."""
+        for one that shards would refuse, as they have not seen more steps than were begun here: so it is for keys that
+        were pushed, or compared. Nothing of it is encoded then."""
         for name in names:
             begun = self._counts[name]
-            if begun > self.start and step > begun + STEPS_AHEAD:
+            is_known = begun > self.start or name in self._checked
+            if is_known and step > begun + STEPS_AHEAD:
                 where = self._registry.where(call, user_key(name))
                 detail = f"step {step} is more than {STEPS_AHEAD} steps ahead of step {begun}, the next of this slot"
                 raise StoreRefusedError(f"{where}: {detail}")
@@ -293,6 +296,7 @@ class SlotSteps:
                     f"what is pushed again counts for nothing; to go on, connect with step={version}, and with a "
                     "higher incarnation= where the other may still live; to start over, restart the shards"
                 )
+        self._checked.update(self.unchecked.intersection(names))
         self.unchecked.difference_update(names)
 
     def _check_none_refused(self, call: str, names: Sequence[str], versions: Sequence[int]) -> None:

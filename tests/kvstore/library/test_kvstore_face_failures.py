@@ -81,14 +81,18 @@ def test_a_compressed_step_that_is_pushed_twice_counts_once_and_asks_for_nothing
     assert store.pull("w").result(WAIT_S).tolist() == [-2.0, -2.0]
 
 
-def test_a_mistyped_step_of_a_compressed_key_is_not_encoded(make: Make) -> None:
+@pytest.mark.parametrize("call", ["push", "pull"])
+def test_a_mistyped_step_of_a_compressed_key_is_not_encoded(make: Make, call: str) -> None:
+    """Neither of one that was pushed, nor of one whose version is known."""
     compression = {"gradients": {"kind": "2bit", "threshold": 1.0}, "least_bytes": 1}
     (store,) = make(describe({"w": zero(2)}, slots=1, rule="sgd", lr=1.0, compression=compression))
-    store.push("w", ones(2)).result(WAIT_S)
+    if call == "push":
+        store.push("w", ones(2)).result(WAIT_S)
+    store.pull("w").result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="step 40 is more than 2 steps ahead"):
         store.push("w", np.full(2, 0.5, np.float32), step=40)
     store.push("w", ones(2)).result(WAIT_S)
-    assert store.pull("w").result(WAIT_S).tolist() == [-2.0, -2.0]
+    assert store.pull("w").result(WAIT_S).tolist() == [-2.0 if call == "push" else -1.0] * 2
 
 
 @pytest.mark.parametrize("call", ["push", "pushpull"])
