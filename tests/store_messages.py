@@ -17,6 +17,10 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         m.Hello("job-1", 2, 3, 4, PROCESS, 5, DIGEST, loopback=True),
         None,
     ),
+    "hello-again": (
+        m.Hello("job-1", 2, 3, 4, PROCESS, 6, DIGEST, boot=DIGEST),
+        None,
+    ),
     "push": (
         m.Push(7, [(GRADIENT, 10, 0, 9, 0, 0, 2, 8), (IDS, 12, 2, 9, 5, 3, 1, 8)]),
         b"abcdefghijklmnop",
@@ -64,7 +68,7 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
 REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
     "welcome": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000), None),
     "welcome-listener": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000, listener=DIGEST), None),
-    "released": (m.Released(frame=[0, 7]), None),
+    "released": (m.Released(frame=[6, 7]), None),
     "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
     "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
     "values": (m.Values(8, [(11, 0, 1, 1, True, 0, 3, 12)]), b"abcdefghijkl"),

@@ -409,8 +409,27 @@ class Bucket:
                     del self._waiting[of, step]
             self.steps.forget(index)
 
+    def reads(self, slot: int, step: int, first: int, stop: int) -> bool:
+        """Whether gradients of a slot wait where it has them."""
+        pending = self._waiting.get((self.steps.indices.get(slot, -1), step))
+        return pending is not None and any(map(_is_elsewhere, pending.within(first, stop)))
+
+    def own(self, slot: int) -> None:
+        """Copies what waits of a slot where it has it."""
+        index = self.steps.indices.get(slot)
+        for pending in [some for (of, _), some in self._waiting.items() if of == index]:
+            pending.segments = [
+                one._replace(elements=one.elements.copy()) if _is_elsewhere(one) else one  # type: ignore[union-attr]
+                for one in pending.segments
+            ]
+
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
+
+
+def _is_elsewhere(segment: Segment) -> bool:
+    """Whether its elements may be in the memory of another process, which can only be read."""
+    return segment.elements is not None and not segment.elements.flags.writeable
 
 
 def _is_to_add(segment: Segment) -> bool:

@@ -78,7 +78,8 @@ class Connection:
         self._silence_s = settings.silence_s
         self._renewed_after_s = settings.renewed_after_s
         self._ping_s = settings.ping_s
-        self._boot: bytes | None = None
+        self.boot = b""
+        """That of the shard process which has welcomed this client."""
         self._opened = now
         self._kept_alive_at = now
         self._retry_at = now
@@ -96,10 +97,10 @@ class Connection:
             return False  # It had come, and was not read, when the connection broke.
         if message.session != self.session or self.state is not LinkState.GREETING:
             raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
-        if self._boot not in (None, message.boot):
+        if self.boot not in {b"", message.boot}:
             self.refuse(f"{self._name} has started anew and has lost its values; {AFTER_LOSS}")
             return False
-        self._boot = message.boot
+        self.boot = message.boot
         self.state = LinkState.OPEN
         self.lost = self.end_reason = None
         self.at_fault = self.is_taken = False
@@ -111,7 +112,7 @@ class Connection:
     def on_refused(self, message: Refused, now: float) -> None:
         """The shard rejects this client, for now or for good."""
         code, reason = message.code, f"{self._name}: {message.reason}"
-        if code in _PASSING and self._boot is None:
+        if code in _PASSING and not self.boot:
             self.disconnected(now)
             self.end_reason, self.is_taken, self.at_fault = reason, code is RefusalCode.BUSY, True
         elif code is RefusalCode.UNKNOWN_LINK:

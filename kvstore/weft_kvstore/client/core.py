@@ -71,6 +71,8 @@ ANSWERS_S: Final = 2.5
 QUIET_S: Final = 60.0
 """Between two calls that are logged: where every step takes long, a line for each would drown the others."""
 
+UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
+
 _log = logging.getLogger("weft.store")
 
 Outcome: TypeAlias = tuple[Operation, Any, BaseException | None]
@@ -235,11 +237,13 @@ class ClientCore:
                 self._on_acknowledged(link, message.frame, now)
             case Released():
                 for frame in message.frame:
-                    self._delivered(link, link.released(frame, now))
+                    if frame not in link.shared.frames:
+                        raise ProtocolError(f"Released.frame: {frame} is not in shared memory")
+                    self._delivered(link, link.shared.release(frame))
             case PushRefused():
                 self._on_push_refused(link, message)
             case Welcome() | Refused():
-                link.on_handshake(message, now)
+                self._delivered(link, link.on_handshake(message, now))
                 return True
             case Done() | Measured() | Failed() | Because():
                 for number in message.request if isinstance(message, Done) else [message.request]:
@@ -273,8 +277,8 @@ class ClientCore:
             self._on_acknowledged(link, values.acknowledge, now)
         shard, parts = link.shard, [payload]
         if values.at:
-            if link.arena.peer_memory is not None:
-                parts = parts_at(values, link.arena.peer_memory)
+            if link.peer_memory is not None:
+                parts = parts_at(values, link.peer_memory)
             elif link.may_share:  # The shard's end is closed, or its memory could not be mapped.
                 link.connection.disconnected(now)
                 return True
@@ -296,14 +300,14 @@ class ClientCore:
         link.frames_received += 1
         link.payload_bytes_received += total
         if values.at:
-            link.arena.bytes_received += total
+            link.shared_bytes_received += total
         link.acknowledge.append(values.frame)
         return False
 
     def _on_acknowledged(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
             fragments: Sequence[SentFragment] = link.outbox.acknowledge(frame, now)
-            self._delivered(link, link.arena.arrived(frame, fragments) if link.arena.in_use else fragments)
+            self._delivered(link, link.shared.arrived(frame, fragments) if link.shared.frames else fragments)
 
     def _delivered(self, link: ClientLink, fragments: Sequence[SentFragment]) -> None:
         for one in fragments:
@@ -472,7 +476,10 @@ class ClientCore:
         """What it waits for on each shard, as far as that is known."""
         waits = []
         for shard in sorted(operation.pending):
-            state, name = self.links[shard].connection.state, self.links[shard].name
+            link = self.links[shard]
+            state = link.connection.state
             silence = "no answer" if state is LinkState.OPEN else f"the connection is {state.value}"
-            waits.append(f"{name}: {of_barriers(operation.because.get(shard, silence))}")
+            if link.shared.is_unread(operation):
+                silence = UNREAD
+            waits.append(f"{link.name}: {of_barriers(operation.because.get(shard, silence))}")
         return "; ".join(waits)

@@ -155,9 +155,9 @@ class StoreClient(StoreCalls):
             trouble=connection.trouble,
             refused=connection.refused is not None,
             taken=connection.is_taken,
-            shared_bytes_sent=link.arena.bytes_sent,
-            shared_bytes_received=link.arena.bytes_received,
-            same_host=link.arena.memory is not None,
+            shared_bytes_sent=link.shared_bytes_sent,
+            shared_bytes_received=link.shared_bytes_received,
+            same_host=link.outbox.shared,
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.same_host.memory import ArenaError, PeerMemory, SharedMemory, map_shared
+from weft_kvstore.same_host.memory import ArenaError, SharedMemory, map_shared
 
 # --- What they say: one packet each way. See `docs/same-host.md` ------------------------------------------------------
 
@@ -28,6 +28,10 @@ with the packet."""
 ANSWER: Final = struct.Struct("<Q")
 """Of the shard: the bytes of its own memory, whose descriptor comes with the packet, or 0 where it shares none. If it
 has not mapped the arena, the reason follows."""
+
+MOST_WAITING: Final = 4096
+"""Clients that may wait for the listener, as far as the system lets them: all slots of a host may connect at once, and
+the payloads of one that finds no room travel as bytes."""
 
 LinkId: TypeAlias = tuple[bytes, int]
 """A connection of the store: `process` and `session` of its Hello."""
@@ -157,9 +161,9 @@ class _Client:
 
 
 class ArenaListener:
-    """A Unix socket with a name drawn at random, which goes into a client's Welcome. `arenas` are those that were
-    brought, by connection, while the client's end is there. Whoever brings one gets `shared_memory`, where there is
-    some.
+    """A Unix socket with a name drawn at random, which goes into a client's Welcome. `arenas` are the memories (bytes)
+    uint8 that were brought, by connection, while the client's end is there. Whoever brings one gets `shared_memory`,
+    where there is some.
 
     The kernel says whose process connects: one of another user than `user` (this process's own unless given) is turned
     away, and counted in `refused`. Never waits. Belongs to one thread. Raises ArenaError where the system has no such
@@ -170,7 +174,7 @@ class ArenaListener:
         self.name = os.urandom(NAME_BYTES)
         self.refused = 0
         self.shared_memory: SharedMemory | None = None
-        self.arenas: dict[LinkId, PeerMemory] = {}
+        self.arenas: dict[LinkId, Array] = {}
         self._user = os.geteuid() if user is None else user
         self._clients: dict[int, _Client] = {}
         self._fails = False
@@ -178,7 +182,7 @@ class ArenaListener:
         self._socket = _packet_socket()
         try:
             self._socket.bind(address_of(self.name))
-            self._socket.listen(64)
+            self._socket.listen(MOST_WAITING)
             self._epoll = select.epoll()
         except (OSError, AttributeError) as error:
             self._socket.close()
@@ -262,7 +266,7 @@ class ArenaListener:
         memory, own = map_shared(fds[0], nbytes), self.shared_memory
         socket.send_fds(client.socket, [ANSWER.pack(own.nbytes if own else 0)], [own.fd] if own else [])
         client.link = process, session
-        self.arenas[client.link] = PeerMemory(memory)
+        self.arenas[client.link] = memory
 
     def _refuse(self, client: _Client, reason: str) -> None:
         self.refused += 1
@@ -275,4 +279,4 @@ class ArenaListener:
         self._epoll.unregister(client.socket)
         client.socket.close()
         if client.link is not None:
-            self.arenas.pop(client.link).end()
+            del self.arenas[client.link]

@@ -10,7 +10,7 @@ import os
 import resource
 import stat
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.errors import StoreError
+from weft_kvstore.wire.outbox import Fragment, OutFrame
 
 
 class ArenaError(StoreError):
@@ -325,46 +326,50 @@ def _pages(nbytes: int) -> int:
     return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-# --- Another process's memory, while it is read -----------------------------------------------------------------------
+# --- Frames whose payload lies in a process's own memory, where a peer reads it ---------------------------------------
 
 
-class PeerMemory:
-    """A client's memory as its shard has it: `memory` (bytes) uint8 until the client's connection ends, then None."""
+class SharedFrames:
+    """The frames that one peer reads in this process's memory, until it says of each that it does so no more, or begins
+    a new connection. `frames` has their spans, and which fragments are arrays there, not copies; `_unread` has these
+    fragments of the frames that have arrived."""
 
-    def __init__(self, memory: Array) -> None:
-        self.memory: Array | None = memory
-        self._at_end: list[Callable[[], None]] = []
+    __slots__ = ("_unread", "frames", "memory")
 
-    def at_end(self, call: Callable[[], None]) -> None:
-        """Calls it once the client can read nothing more of what this process shares."""
-        if self.memory is None:
-            call()
-        else:
-            self._at_end.append(call)
+    def __init__(self, memory: SharedMemory | None) -> None:
+        self.memory = memory
+        self.frames: dict[int, tuple[list[Span], list[bool]]] = {}
+        self._unread: dict[int, list[Fragment[Any, Any]]] = {}
 
-    def end(self) -> None:
-        self.memory = None
-        calls, self._at_end = self._at_end, []
-        for call in calls:
-            call()
+    def put(self, frame: OutFrame[Any, Any]) -> list[Span]:
+        """Where the bytes of a frame are, for the peer to read; nothing where they have to travel."""
+        if self.memory is None or frame.nbytes < self.memory.least_bytes:
+            return []
+        sections = frame.sections()
+        put = self.memory.put([parts for _, parts in sections])
+        if put is None:
+            return []
+        in_place = [flag for (fragments, _), flag in zip(sections, put[1], strict=True) for _ in fragments]
+        self.frames[frame.number] = put[0], in_place
+        return put[0]
 
+    def arrived(self, number: int, fragments: Sequence[Fragment[Any, Any]]) -> Sequence[Fragment[Any, Any]]:
+        """A frame has arrived: those of its fragments that the peer need not have read, as they are copies."""
+        if number not in self.frames:
+            return fragments
+        _, in_place = self.frames[number]
+        self._unread[number] = [one for one, waits in zip(fragments, in_place, strict=True) if waits]
+        return [one for one, waits in zip(fragments, in_place, strict=True) if not waits]
 
-class _Hold:
-    """What a view of shared memory belongs to. That nobody can read a frame's bytes any more is known by nothing but
-    that no array over them is left: sums, pending segments and rules need not count who still has a part."""
+    def release(self, number: int) -> list[Fragment[Any, Any]]:
+        """A frame is read no more. Those of its fragments that have arrived and waited for that."""
+        if number in self.frames and self.memory is not None:
+            self.memory.free(self.frames.pop(number)[0])
+        return self._unread.pop(number, [])
 
-    __slots__ = ("__array_interface__", "_bytes", "_let_go")
+    def release_all(self) -> list[Fragment[Any, Any]]:
+        return [one for number in [*self.frames] for one in self.release(number)]
 
-    def __init__(self, memory: Array, let_go: Callable[[], None]) -> None:
-        self._bytes = memory
-        self._let_go = let_go
-        self.__array_interface__: dict[str, Any] = memory.__array_interface__
-
-    def __del__(self) -> None:
-        self._let_go()
-
-
-def held(memory: Array, let_go: Callable[[], None]) -> Array:
-    """All of a memory, uint8, read-only. When the last array over any part of it is gone, `let_go` is called, on
-    whatever thread that happens."""
-    return np.asarray(_Hold(memory, let_go))
+    def is_unread(self, owner: object) -> bool:
+        """Whether fragments of this owner have arrived and were not read."""
+        return any(one.run.owner is owner for fragments in self._unread.values() for one in fragments)

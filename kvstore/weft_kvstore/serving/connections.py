@@ -35,8 +35,10 @@ class Connections:
     def __init__(self, router: zmq.Socket[bytes], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.unknown: dict[int, float] = {}
         """Since when each is no client's, the oldest first."""
-        self._clients: dict[int, bytes] = {}
-        """The identity that the router gives a client's connection."""
+        self._identities: dict[int, bytes] = {}
+        """What the router calls each that is a client's, or was one."""
+        self.ended: Callable[[bytes], None] = lambda identity: None
+        """Called with the identity of a connection that was a client's, once it is no more."""
         self._closed = 0
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = MAX_UNKNOWN if files == resource.RLIM_INFINITY else min(MAX_UNKNOWN, files // 4)
@@ -60,7 +62,8 @@ class Connections:
             event = recv_monitor_message(self._events)
             fd = event["value"]
             self.unknown.pop(fd, None)
-            self._clients.pop(fd, None)
+            if (identity := self._identities.pop(fd, None)) is not None:
+                self.ended(identity)
             if event["event"] == zmq.EVENT_ACCEPTED:
                 self.unknown[fd] = self._clock()
         while len(self.unknown) > self._most:
@@ -77,14 +80,15 @@ class Connections:
         """This connection is a client's."""
         self.receive()  # That it was opened may not have been read.
         if self.unknown.pop(fd, None) is not None:
-            self._clients[fd] = identity
+            self._identities[fd] = identity
+        elif self._identities.get(fd) != identity:
+            self.ended(identity)
 
     def forget(self, identity: bytes) -> None:
         """That of this identity is a client's no more, if it is open."""
         self.receive()
-        for fd, one in self._clients.items():
-            if one == identity:
-                del self._clients[fd]
+        for fd, one in self._identities.items():
+            if one == identity and fd not in self.unknown:
                 self.unknown[fd] = self._clock()
                 break
 

@@ -194,11 +194,12 @@ class ShardServer:
         self._traced = traced
         self._clock = clock
         self._tables = tables
-        self._core = ShardCore(os.urandom(16), settings, let_go=self._let_go)
+        self._core = ShardCore(os.urandom(16), settings)
         self._core.work.clock = clock
         self._router = Router(bind, authenticator)
         self._core.links.welcomed = self._router.welcome
         self._core.links.forgotten = self._router.connections.forget
+        self._router.connections.ended = self._core.links.ended
         self.endpoint = self._router.endpoint
         self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
         self._has_come = False
@@ -362,7 +363,7 @@ class ShardServer:
                             self._has_come = True
                         elif listener is not None and one == listener.fileno():
                             listener.receive()
-                            self._core.look_at_arenas()
+                            self._core.links.look()
                         elif one == connections.fileno():
                             connections.receive()
                         else:
@@ -412,7 +413,7 @@ class ShardServer:
             self._seconds["send"] += sent - filled
             if self._trace is not None:
                 self._record(self._trace, "send", sent - filled, outgoing)
-        return not work.queue and not links.waiting and not links.gone and not links.outgoing
+        return not work.queue and not links.waiting and not links.outgoing
 
     def _receive(self, begun: float) -> bool:
         """Reads what has come, of a flood some of it. Whether nothing is left."""
@@ -469,13 +470,8 @@ class ShardServer:
         self._core.tick(now)
         if self._listener is not None:  # It may have lacked descriptors for clients that wait.
             self._listener.receive()
-            self._core.look_at_arenas()
+            self._core.links.look()
         self._router.connections.tick()
-
-    def _let_go(self) -> None:
-        """Bytes of an arena are read no more; whoever waits for them is told in the next round."""
-        if threading.current_thread() is not self._thread:
-            self._wakeup.wake()
 
     def _close(self) -> None:
         with self._opening:

@@ -7,7 +7,7 @@ what is to be sent; `flush` adds acknowledgements and frames, as late as possibl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from weft_kvstore.arrays import Buffer
@@ -92,14 +92,11 @@ _log = logging.getLogger("weft.shard")
 
 
 class ShardCore:
-    """A shard's one job, once it is open, and every connection. `boot` is 16 bytes drawn when the process starts.
+    """A shard's one job, once it is open, and every connection. `boot` is 16 bytes drawn when the process starts."""
 
-    `let_go` is called when bytes of an arena are let go, on whatever thread that happens: `flush` is due then.
-    """
-
-    def __init__(self, boot: bytes, settings: LinkSettings, *, let_go: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, boot: bytes, settings: LinkSettings) -> None:
         self.settings = settings
-        self.links = Links(settings, boot, let_go)
+        self.links = Links(settings, boot)
         self.peers = self.links.peers
         self.counts = self.links.counts
         self.work = Merger(self, priorities=settings.priorities)
@@ -108,11 +105,6 @@ class ShardCore:
     def job(self) -> Job | None:
         """None before it is open, and once it was closed or has failed."""
         return self.links.job
-
-    def look_at_arenas(self) -> None:
-        """A client may have brought its memory, or its end may be gone."""
-        for peer in self.peers.values():
-            self.links.look(peer)
 
     def open(self, shard: JobShard) -> None:
         """Serves a job from now on. Raises StoreError where it has one. May be called on any thread."""
@@ -166,8 +158,7 @@ class ShardCore:
             if isinstance(message, Push):
                 self._push(peer, message, payload, now)
             elif isinstance(message, Acknowledge):
-                for frame in message.frame:
-                    peer.arrived(frame, now)
+                peer.arrived(message.frame, now)
                 if peer.outbox.queued_slices:
                     self.links.waiting[peer] = None
             else:
@@ -214,8 +205,7 @@ class ShardCore:
 
     def _push(self, peer: Peer, push: Push, payload: memoryview, now: float) -> None:
         """Takes in a frame, run by run: each is refused for itself. Raises ProtocolError for what nobody may say."""
-        for frame in push.acknowledge:
-            peer.arrived(frame, now)
+        peer.arrived(push.acknowledge, now)
         pull = push.pull
         if pull is not None and any(map(chunks_of, push.runs)):  # Its ids may be in this frame.
             self._pull(peer, pull)
@@ -244,6 +234,8 @@ class ShardCore:
                 return
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer] = None
+        if push.at:
+            self.links.read(peer, push.frame, [run for run in runs if run.shared])
         if newest >= 0:
             peer.job.stragglers.arrived(peer.slot, newest, now)
         if pull is not None:  # Last: what has been merged by now is answered at once.
@@ -252,11 +244,10 @@ class ShardCore:
     def _shared_runs(self, peer: Peer, push: Push) -> list[Run]:
         """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Runs are
         copied where more is done with their bytes than arithmetic: there they may be others at each look."""
-        shard, memory = peer.job.shard, self.links.hold(peer, push.frame)
+        shard, memory = peer.job.shard, self.links.memory_of(peer)
         if memory is None:
             for number in range(len(push.runs)):
                 self._refuse(peer, push, number, "its bytes are in memory that was not brought")
-            peer.released.append(push.frame)
             return []
         self.counts.shared_received += sum(map(nbytes_of, push.runs))
         runs = runs_of(push, parts_at(push, memory), shared=True)
@@ -443,8 +434,10 @@ class ShardCore:
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
         links = self.links
-        if links.gone:
-            links.settle()
+        if links.reading and self.work.has_merged:
+            self.work.has_merged = False
+            for (peer, frame), runs in list(links.reading.items()):
+                links.read(peer, frame, runs)
         if not links.waiting:
             return False
         if not self.work.queue or self.work.batch_is_full:

@@ -5,16 +5,15 @@ Pure.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.same_host.memory import PeerMemory, SharedMemory, held
+from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.peer import Counts, Job, Outgoing, Peer
-from weft_kvstore.wire.codec import ProtocolError, encode
+from weft_kvstore.wire.codec import ProtocolError, Run, encode
 from weft_kvstore.wire.messages import Failed, FailureCode, Hello, Message, RefusalCode, Refused, Welcome
 
 # --- The arenas that clients of a shard's host have brought, by connection --------------------------------------------
@@ -25,7 +24,7 @@ class Arenas(Protocol):
 
     name: bytes
     shared_memory: SharedMemory | None
-    arenas: dict[tuple[bytes, int], PeerMemory]
+    arenas: dict[tuple[bytes, int], Array]
 
 
 # --- The connections of a shard's job, and what is to leave on them ---------------------------------------------------
@@ -35,16 +34,15 @@ class Links:
     """`peers`, by the identity that the socket gives their connection, have said Hello to the `job`. `outgoing`
     collects what is to be sent at once; `waiting` are the peers that may have values or receipts besides.
 
-    `listener` is where clients of this host bring their memory; None where the shard shares none. Bytes of it that are
-    read no more are in `gone`: peer, session, frame.
+    `listener` is where clients of this host bring their memory; None where the shard shares none. `reading` has the
+    runs of each frame, by its client and number, that wait in the client's memory. `leaving` are clients that are gone,
+    while what left for them may be read.
     """
 
-    def __init__(self, settings: LinkSettings, boot: bytes, let_go: Callable[[], None]) -> None:
-        """`boot` is 16 bytes drawn when the process starts. `let_go` is called when bytes of a client's memory are read
-        no more, on whatever thread that happens."""
+    def __init__(self, settings: LinkSettings, boot: bytes) -> None:
+        """`boot` is 16 bytes drawn when the process starts."""
         self._settings = settings
         self._boot = boot
-        self._let_go = let_go
         self.job: Job | None = None
         self.peers: dict[bytes, Peer] = {}
         self.outgoing: list[Outgoing] = []
@@ -53,7 +51,8 @@ class Links:
         """The last job that was dropped, by name and term, and why."""
         self.counts = Counts()
         self.listener: Arenas | None = None
-        self.gone: deque[tuple[Peer, int, int]] = deque()
+        self.reading: dict[tuple[Peer, int], list[Run]] = {}
+        self.leaving: list[Peer] = []
         self.welcomed: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection on which a Hello was welcomed: the message received last."""
         self.forgotten: Callable[[bytes], None] = lambda identity: None
@@ -67,7 +66,7 @@ class Links:
             if known.received == number and known.welcome is not None:
                 self.outgoing.append((identity, encode(known.welcome, None, number)))
             return
-        job = admitted(self.job, known, hello)
+        job = admitted(self.job, known, hello, self._boot)
         if self.job is None and (hello.job, hello.term) in self._closed:  # It was not connected when that was told.
             job = Refused(RefusalCode.CLOSED, self._closed[hello.job, hello.term])
         if isinstance(job, Refused):
@@ -79,8 +78,11 @@ class Links:
         if peer is not None and peer.hello.process != hello.process:
             self.close(peer)
             peer = None
-        elif peer is not None and peer.identity is not None:
-            self.lose(peer.identity)
+        elif peer is not None:
+            if peer.identity is not None:
+                self.lose(peer.identity)
+            if self._read_no_more(peer):
+                job.shard.own(peer.slot)
         job.come(hello, now)
         if peer is None:
             peer = job.peers[hello.slot] = Peer(hello, job, self._settings, self.counts)
@@ -90,39 +92,48 @@ class Links:
         listener = b""
         if self.listener is not None:
             listener = self.listener.name
-            peer.released.append(0)
         silence_ms = int(self._settings.silence_s * 1000)
         peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener)
         self.welcomed(identity)
         self.say(identity, peer.welcome)
 
-    def look(self, peer: Peer) -> Array | None:
-        """The memory that a client has brought, if it has, and its end is there."""
-        if peer.arena is None and self.listener is not None:
-            peer.arena = self.listener.arenas.get((peer.hello.process, peer.hello.session))
-        memory = None if peer.arena is None else peer.arena.memory
-        peer.outbox.shared = memory is not None
-        return memory
+    def memory_of(self, peer: Peer) -> Array | None:
+        """The memory that a client has brought on its connection, if it has, and its end is there."""
+        arenas = {} if self.listener is None else self.listener.arenas
+        return arenas.get((peer.hello.process, peer.hello.session))
 
-    def hold(self, peer: Peer, frame: int) -> Array | None:
-        """All of a client's memory, to be read for a frame; None where it has brought none."""
-        memory, session = self.look(peer), peer.hello.session
-        if memory is None:
-            return None
+    def look(self) -> None:
+        """A client may have brought its memory, or its end may be gone."""
+        for peer in self.peers.values():
+            peer.outbox.share(shared=self.memory_of(peer) is not None)
+        self._release_left()
 
-        def let_go() -> None:
-            self.gone.append((peer, session, frame))
-            self._let_go()
+    def ended(self, identity: bytes) -> None:
+        """The socket has no such connection any more, which a client had."""
+        for peer in (*(self.job.peers.values() if self.job is not None else ()), *self.leaving):
+            peer.connections.discard(identity)
+        self._release_left()
 
-        peer.held[session] += 1
-        return held(memory, let_go)
+    def _release_left(self) -> None:
+        for peer in [one for one in self.leaving if not one.connections and self.memory_of(one) is None]:
+            self.leaving.remove(peer)
+            peer.release()
 
-    def settle(self) -> None:
-        """Clients can be told of what is in `gone`. On the shard's own thread."""
-        while self.gone:
-            peer, session, frame = self.gone.popleft()
-            peer.release(session, frame)
+    def read(self, peer: Peer, frame: int, runs: list[Run]) -> None:
+        """These runs of a frame came in the client's memory, which is told once none of them waits there."""
+        if any(peer.job.shard.reads(peer.slot, run) for run in runs):
+            self.reading[peer, frame] = runs
+        else:
+            self.reading.pop((peer, frame), None)
+            peer.released.append(frame)
             self.waiting[peer] = None
+
+    def _read_no_more(self, peer: Peer) -> bool:
+        """Forgets what waits in a client's memory. Whether there was something."""
+        frames = [one for one in self.reading if one[0] is peer]
+        for one in frames:
+            del self.reading[one]
+        return bool(frames)
 
     def say(self, identity: bytes | None, message: Message) -> None:
         """Sends a message before all values that have not left; nothing where there is no connection."""
@@ -153,10 +164,13 @@ class Links:
         self.waiting.pop(peer, None)
         if peer.job.peers.get(peer.slot) is peer:
             del peer.job.peers[peer.slot]
+        self._read_no_more(peer)
         peer.close()
+        self.leaving.append(peer)
         if identity is not None:
             del self.peers[identity]
             self.forgotten(identity)
+        self._release_left()
 
     def drop(self, job: Job, reason: str) -> None:
         """The job is gone, and its connections are told and lost."""
@@ -166,6 +180,7 @@ class Links:
         for peer in list(job.peers.values()):
             self.say(peer.identity, Refused(RefusalCode.CLOSED, reason))
             self.close(peer)
+        self.leaving.clear()
 
     def refuse(self, identity: bytes, error: ProtocolError) -> None:
         """What a peer said is none of this format, or asks for too much: it is told, and forgotten."""
@@ -187,7 +202,7 @@ SHOWN_DIGITS: Final = 12
 """Of a description's digest, where people compare two."""
 
 
-def admitted(job: Job | None, same: Peer | None, hello: Hello) -> Job | Refused:
+def admitted(job: Job | None, same: Peer | None, hello: Hello, boot: bytes) -> Job | Refused:
     """The job of whoever says this Hello, on a connection that has said one before where it is that of `same`."""
     term = job.shard.description.term if job is not None and job.name == hello.job else None
     if term is not None and term > hello.term:
@@ -210,6 +225,9 @@ def admitted(job: Job | None, same: Peer | None, hello: Hello) -> Job | Refused:
         text = f"slot {hello.slot}: incarnation {hello.incarnation} was replaced by {newest}"
         return Refused(RefusalCode.STALE_INCARNATION, text)
     held = job.peers.get(hello.slot)
+    if hello.boot == boot and (held is None or held.hello.process != hello.process):
+        text = f"slot {hello.slot}: another process has had it since, so that what this one had under way is lost"
+        return Refused(RefusalCode.STALE_INCARNATION, text)
     if held is not None and held.identity is None:
         held = None
     if held is not None and held.hello.incarnation == hello.incarnation:

@@ -63,6 +63,8 @@ class Merger:
         self.at_once_s = 0.0
         """Seconds of merging where gradients came in, since whoever asks has set it to 0."""
         self.queue: list[tuple[int, int, Work]] = []
+        self.has_merged = False
+        """Whether gradients of buckets were merged since whoever asks has set it to False."""
         self._seq = 0
         self._running: Work | None = None
         self.batch_count = 0
@@ -243,6 +245,7 @@ class Merger:
             begun = self.clock()
             try:
                 changed = bucket.advance(todo)
+                self.has_merged = True
                 if changed is not None and bucket.pulls.versions:
                     self._answer_range(bucket, *changed)
                 if changed is None or not todo:
@@ -261,6 +264,7 @@ class Merger:
         first = todo[0][0]
         try:
             while (changed := bucket.advance(todo)) is not None:
+                self.has_merged = True
                 self._answer_range(bucket, *changed)
                 if todo:
                     yield

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
-from weft_kvstore.same_host.memory import PeerMemory, Span
+from weft_kvstore.same_host.memory import SharedFrames
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.codec import encode
@@ -75,10 +73,9 @@ class Peer:
     requests carried out of which the client has not heard, `measures` the requests for what steps amount to, with the
     step.
 
-    Of a client on this host, `arena` is its memory, once it has brought it; `held` counts the frames that are read
-    there, by connection; `released` are those of this connection that are not any more. The client is told once none
-    of an earlier connection is: what it sends again may be in the same bytes. What passes through it is added to
-    `shared`.
+    `shared` is what a client of this host reads in the shard's memory, `released` what the shard reads no more in the
+    client's. `connections` are the identities of those that the socket may still have: what left on them may be read.
+    What passes is added to `counts`.
     """
 
     def __init__(self, hello: Hello, job: Job, settings: LinkSettings, counts: Counts) -> None:
@@ -86,23 +83,21 @@ class Peer:
         self.job = job
         self.counts = counts
         self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
+        self.shared = SharedFrames(job.shard.shared_memory)
+        self.connections: set[bytes] = set()
         self.pulls: dict[int, PullWait] = {}
         self.unrepeated: set[int] = set()
         self.changed = 0
         """The last request that has changed hyper-parameters."""
         self.open_entries = 0
         self.ids_bytes = 0
-        self.held: Counter[int] = Counter()
-        self._shared_frames: dict[int, Sequence[Span]] = {}
-        """By frame under way, where its bytes are in the shard's own memory."""
-        self._unread: list[Fragment[AnswerEntry, Pin]] = []
-        """What was under way of cancelled answers on earlier connections."""
         self._answers: dict[int, dict[int, AnswerRun]] = {}
         """The runs of each request that wait in the outbox, by their id()."""
 
     def connect(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
-        """A connection begins, with its message `number`."""
+        """A connection begins, with its message `number`. The process reads nothing of its last one any more."""
         self.identity: bytes | None = identity
+        self.connections.add(identity)
         self.hello = hello
         self.sent = 0
         """Messages that were sent on this connection: the number of the last one."""
@@ -114,32 +109,17 @@ class Peer:
         self.done: list[int] = []
         self.released: list[int] = []
         self.measures: dict[int, int] = {}
-        self.arena: PeerMemory | None = None
-        self.outbox.shared = False
-        if (memory := self.job.shard.shared_memory) is not None:
-            for spans in self._shared_frames.values():  # The process reads nothing of its last connection any more.
-                memory.free(spans)
-        self._shared_frames.clear()
-        _release(self._unread)
-        self._unread.clear()
+        self.outbox.share(shared=False)
+        self.shared.release_all()
 
     def disconnect(self) -> None:
         """The connection is gone. What it has not brought waits for the process's next one."""
         self.identity = None
         self.measures = {}
-        frames = self.outbox.frames.values()
-        self._unread += [one for frame in frames for one in frame.fragments if one.run.cancelled]
+        _release(one for frame in self.outbox.frames.values() for one in frame.fragments if one.run.cancelled)
         for run in self.outbox.requeue():
             self._answers.setdefault(run.entry.request, {})[id(run)] = run
         self.unrepeated = {*self.pulls, *self._answers}
-
-    def release(self, session: int, frame: int) -> None:
-        """What a frame of a connection has in the client's memory is read no more."""
-        self.held[session] -= 1
-        if not self.held[session]:
-            del self.held[session]
-        if session == self.hello.session:
-            self.released.append(frame)
 
     def write(self, outgoing: list[Outgoing], now: float) -> None:
         """Adds what can leave now: what was carried out since the last time, as many frames of values as credit allows,
@@ -149,13 +129,10 @@ class Peer:
             return
         while self.done:
             outgoing.append((identity, self.numbered(Done(_taken(self.done)))))
-        if self.released and not self.held.keys() - {self.hello.session}:
-            gone = set(self.released)
-            self.acknowledge = [frame for frame in self.acknowledge if frame not in gone]
-            while self.released:
-                outgoing.append((identity, self.numbered(Released(_taken(self.released)))))
-        memory = self.job.shard.shared_memory
-        while self.outbox.queued_slices and (frame := self.outbox.fill(now)) is not None:
+        while self.released:
+            outgoing.append((identity, self.numbered(Released(_taken(self.released)))))
+        outbox = self.outbox
+        while outbox.queued_slices and (frame := outbox.fill(now)) is not None:
             for fragment in frame.fragments:
                 run = fragment.run
                 if run.sent == run.count:  # Nothing of it waits any more. A frame may have several fragments of it.
@@ -164,12 +141,9 @@ class Peer:
                         runs.pop(id(run), None)
                         if not runs:
                             del self._answers[run.entry.request]
-            at = []
-            if memory is not None and frame.nbytes >= memory.least_bytes and self.outbox.shared:
-                put = memory.put([parts for _, parts in frame.sections()])
-                if put is not None:
-                    at = self._shared_frames[frame.number] = put[0]
-                    self.counts.shared_sent += frame.nbytes
+            at = self.shared.put(frame) if outbox.shared else []
+            if at:
+                self.counts.shared_sent += frame.nbytes
             values = Values(frame.number, frame.rows(), at, _taken(self.acknowledge))
             self.counts.frames_sent += 1
             outgoing.append((identity, self.numbered(values, None if at else frame.payload())))
@@ -192,12 +166,13 @@ class Peer:
             self.ids_bytes -= wait.ids_bytes
             self.open_entries -= wait.entries
 
-    def arrived(self, frame: int, now: float) -> None:
-        """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
-        for fragment in self.outbox.acknowledge(frame, now):
-            fragment.run.owner.release(fragment.run.begin + fragment.first, fragment.count)
-        if frame in self._shared_frames and (memory := self.job.shard.shared_memory) is not None:
-            memory.free(self._shared_frames.pop(frame))
+    def arrived(self, frames: Sequence[int], now: float) -> None:
+        """The client has acknowledged frames. Raises ProtocolError for one that is not under way."""
+        for frame in frames:
+            for run, first, count, *_ in self.outbox.acknowledge(frame, now):
+                run.owner.release(run.begin + first, count)
+            if self.shared.frames:
+                self.shared.release(frame)
 
     def cancel(self, *requests: int) -> None:
         """The client waits for these no longer: what of them has not left will not."""
@@ -213,25 +188,20 @@ class Peer:
                 run.owner.release(run.begin + run.sent, run.waiting)
 
     def close(self) -> None:
-        """The process is gone, or replaced: nobody comes back for what it has asked for. What left may be read still:
-        of the shard's own memory until the client's end is gone, and of a socket for ever. It is never written."""
+        """The process is gone, or replaced: nobody comes back for what it has asked for. What left may be read still,
+        and is not written before `release`."""
+        self.identity = None
         for wait in self.pulls.values():
             wait.drop()
         self.pulls.clear()
         self._answers.clear()
-        frames, waiting = self.outbox.clear()
-        arena, memory = self.arena, self.job.shard.shared_memory
-        left = [fragment for frame in frames if frame.number in self._shared_frames for fragment in frame.fragments]
-        if self.identity is None:  # Some of it may have left on the last connection.
-            left += waiting + self._unread
-        else:
-            _release(waiting)
-        if arena is not None and memory is not None:
-            arena.at_end(partial(_release, left))
-            for spans in self._shared_frames.values():
-                arena.at_end(partial(memory.free, spans))
-        self._shared_frames.clear()
-        self.identity = None
+        self._left, unsent = self.outbox.clear()
+        _release(unsent)
+
+    def release(self) -> None:
+        """Nothing of what left for a process that is gone is read any more."""
+        _release(self._left)
+        self.shared.release_all()
 
 
 def _release(fragments: Iterable[Fragment[AnswerEntry, Pin]]) -> None:

@@ -95,7 +95,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
     """The first message of a connection: who connects. `process` is drawn once per client, `session` counts its
     connections to this shard from 1, `description` is the digest of what both must agree on. `loopback`: the connection
-    uses no network."""
+    uses no network. `boot` is that of the shard's Welcome, if the process has had one: it is known there."""
 
     job: Name
     term: Count
@@ -105,6 +105,7 @@ class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
     session: Count
     description: Digest
     loopback: bool = False
+    boot: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
 
 
 class Reading(IntEnum):
@@ -239,8 +240,8 @@ class Welcome(Message, frozen=True, omit_defaults=True, tag="welcome"):
 
 
 class Released(Message, frozen=True, tag="released"):
-    """The shard no longer reads these frames in the client's memory, which may write there; they have arrived as well.
-    0 stands for all frames of the client's earlier connections."""
+    """The shard no longer reads these frames in the client's memory, which may write there. After a Welcome it reads
+    none of earlier connections."""
 
     frame: Column
 

@@ -66,6 +66,7 @@ class OutRun(Generic[E, W]):
         "count",
         "entry",
         "first",
+        "is_again",
         "nbytes",
         "owner",
         "priorities",
@@ -99,7 +100,9 @@ class OutRun(Generic[E, W]):
         self.sent = 0
         self.seq = 0
         self.begin = 0
-        """The index of its first slice in the run that was put in: above 0 for a part that is sent again."""
+        """The index of its first slice in the run that was put in."""
+        self.is_again = False
+        """Whether it was sent before."""
         self.queued = False
         self.cancelled = False
 
@@ -142,7 +145,7 @@ class OutRun(Generic[E, W]):
             owner=self.owner,
             priorities=priorities,
         )
-        again.seq, again.begin = self.seq, self.begin + first
+        again.seq, again.begin, again.is_again = self.seq, self.begin + first, True
         return again
 
 
@@ -365,7 +368,7 @@ class Outbox(Generic[E, W]):
         self.queued_slices = 0
         self.in_flight_bytes = 0
         self._settings = settings
-        self._shared = False
+        self.shared = False
         self.bounds = LinkBounds(settings, loopback=loopback)
         self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
         """By priority, then by when it came; parts of one run in their order."""
@@ -374,15 +377,10 @@ class Outbox(Generic[E, W]):
         self.frames: dict[int, OutFrame[E, W]] = {}
         self._frame_number = 0
 
-    @property
-    def shared(self) -> bool:
-        """Whether the bytes of its frames pass through no socket."""
-        return self._shared
-
-    @shared.setter
-    def shared(self, shared: bool) -> None:
-        if shared != self._shared:
-            self._shared = shared
+    def share(self, *, shared: bool) -> None:
+        """Whether the bytes of its frames pass through shared memory from now on, and no socket."""
+        if shared != self.shared:
+            self.shared = shared
             self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=shared)
 
     @property
@@ -480,13 +478,13 @@ class Outbox(Generic[E, W]):
             heapq.heapify(self._heap)
             self._cancelled = 0
 
-    def requeue(self, more: Iterable[Fragment[E, W]] = ()) -> list[OutRun[E, W]]:
-        """After a broken connection: what was in flight, and `more` that was sent, is queued again in its old order,
-        unless it was cancelled. Returns the new runs, which have to be cancelled in turn where their owner is."""
+    def requeue(self) -> list[OutRun[E, W]]:
+        """After a broken connection: what was in flight is queued again in its old order, unless it was cancelled.
+        Returns the new runs, which have to be cancelled in turn where their owner is."""
         frames, self.frames = self.frames, {}
         self.in_flight_bytes = 0
-        self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self._shared)
-        return self._requeue(chain(*[frame.fragments for frame in frames.values()], more))
+        self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self.shared)
+        return self._requeue(chain(*[frame.fragments for frame in frames.values()]))
 
     def requeue_run(self, number: int, run: int) -> list[OutRun[E, W]]:
         """A run of a frame in flight was refused: its fragments are queued again, as by `requeue`. The frame has
@@ -516,17 +514,14 @@ class Outbox(Generic[E, W]):
         """Priority, slices and bytes of the runs that wait; may be called on any thread."""
         return [(run.priority, run.waiting, run.nbytes) for *_, run in list(self._heap) if run.queued]
 
-    def clear(self) -> tuple[list[OutFrame[E, W]], list[Fragment[E, W]]]:
-        """Empties it, for a peer that is gone; returns the frames that were in flight, and what was not sent.
-
-        The socket may still read bytes of what was in flight, so nobody may ever write them.
-        """
-        frames = list(self.frames.values())
-        waiting = [
-            Fragment(one, one.sent, one.waiting, int(one.bounds[one.sent]), int(one.bounds[-1]))
-            for *_, one in sorted(self._heap)
-            if one.queued
-        ]
+    def clear(self) -> tuple[list[Fragment[E, W]], list[Fragment[E, W]]]:
+        """Empties it, for a peer that is gone: what has left on some connection, and what has not."""
+        left = [one for frame in self.frames.values() for one in frame.fragments]
+        unsent: list[Fragment[E, W]] = []
+        for *_, run in self._heap:
+            if run.queued:
+                rest = Fragment(run, run.sent, run.waiting, int(run.bounds[run.sent]), int(run.bounds[-1]))
+                (left if run.is_again else unsent).append(rest)
         self._heap, self.frames, self._cancelled = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
-        return frames, waiting
+        return left, unsent

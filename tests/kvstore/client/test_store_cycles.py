@@ -67,7 +67,7 @@ def test_a_client_that_closes_while_a_push_is_open_leaves_the_shards_memory():
         gc.collect()
         gc.disable()
         try:
-            mapped = weakref.ref(client._core.links[0].arena.peer_memory)
+            mapped = weakref.ref(client._core.links[0].peer_memory)
             pushed = client.push("w", 0, client.gradient_buffer("w"))  # The shard reads it once slot 1 has pushed.
             client.close()
             assert isinstance(pushed.exception(0), StoreError)

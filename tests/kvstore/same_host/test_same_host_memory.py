@@ -21,7 +21,6 @@ from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.memory import (
     ALIGNMENT,
     ArenaError,
-    PeerMemory,
     SharedMemory,
     SpareSpace,
     free_memory,
@@ -281,17 +280,6 @@ def test_a_range_cannot_come_back_twice() -> None:
     space.free(0)
     with pytest.raises(ValueError, match="nothing was taken at 0"):
         space.free(0)
-
-
-def test_what_waits_for_the_end_of_a_peer_is_called_once_and_at_once_behind_it() -> None:
-    called: list[int] = []
-    peer = PeerMemory(np.zeros(1, np.uint8))
-    peer.at_end(lambda: called.append(1))
-    assert called == []
-    peer.end()
-    peer.end()
-    peer.at_end(lambda: called.append(2))
-    assert (called, peer.memory) == ([1, 2], None)
 
 
 # --- The arrays of a client -------------------------------------------------------------------------------------------

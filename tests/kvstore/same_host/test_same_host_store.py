@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -166,19 +167,11 @@ def test_what_one_shard_answers_that_cannot_be_used_is_logged_and_concerns_that_
     map_shared, fails = shared_memory.map_shared, iter([True])
 
     def mapped(fd: int, nbytes: int) -> np.ndarray:
-        if next(fails, False):
+        if threading.current_thread().name != "weft-shard" and next(fails, False):
             raise ArenaError("no address space")
         return map_shared(fd, nbytes)
 
-    shard_side = handover.ArenaListener._take
-
-    def taken(*given: object) -> None:
-        with monkeypatch.context() as of_the_shard:
-            of_the_shard.setattr(handover, "map_shared", map_shared)
-            shard_side(*given)  # type: ignore[arg-type]
-
     monkeypatch.setattr(handover, "map_shared", mapped)
-    monkeypatch.setattr(handover.ArenaListener, "_take", taken)
     with served(keys_of(1)) as (description, _), clients_of(description, LINK) as (client,):
         wait_until(lambda: sorted(link.same_host for link in client.statistics().links) == [False, True])
         wait_until(lambda: all(link.welcomed for link in client.statistics().links))
@@ -280,7 +273,7 @@ def test_rows_whole_keys_and_sets_pass_through_the_arena_too() -> None:
     assert found[0] == found[1]
 
 
-def test_what_was_in_place_when_the_connection_broke_counts_once_and_stays_until_it_is_read() -> None:
+def test_what_was_in_place_when_the_connection_broke_counts_once_and_is_the_users_again() -> None:
     with ExitStack() as stack:
         description, shards = stack.enter_context(served(keys_of(2)))
         proxies = [stack.enter_context(TcpProxy(endpoint)) for endpoint in description.shards]
@@ -297,16 +290,16 @@ def test_what_was_in_place_when_the_connection_broke_counts_once_and_stays_until
             proxy.restore()
         wait_until(lambda: all(one.connections > 1 for one in clients[0].statistics().links))
         wait_until_shared(clients)
-        clients[0].pull("cut", 0).result(WAIT_S)  # All that was sent again is there.
-        assert not push.done(), "the shard reads it still, through the connection that is gone"
-        clients[1].push("cut", 0, np.full((40, 33), 2, np.float32)).result(WAIT_S)
         push.result(WAIT_S)
+        buffer[...] = 7  # The shards have copied what was theirs to read.
+        clients[1].push("cut", 0, np.full((40, 33), 2, np.float32)).result(WAIT_S)
         assert np.array_equal(clients[0].pull("cut", 1).result(WAIT_S), before - np.float32(1.5))
         assert all(shard.statistics()["arenas"] == 2 for shard in shards)
 
 
 WORKER = """
 import sys
+import threading
 import msgspec
 from store_cluster import wait_until_shared
 from weft_kvstore.arrays import Buffer
@@ -408,7 +401,6 @@ def test_parts_of_a_frame_may_lie_anywhere_overlap_and_change_while_they_are_rea
         raw_peer(shards[0].endpoint) as peer,
         brought(peer, description) as (arena, _),
     ):
-        assert peer.hear(Released).frame == [0]
         for frame, (first, at) in enumerate([(0, [(64, 512)]), (1, [(60, 512)]), (2, [(68, 500), (0, 12)])], 1):
             peer.say(msgspec.structs.replace(push_of(0, [512], frame=frame, first=first), at=at))
             arena.array(0, (1024,), np.uint8)[:] = frame

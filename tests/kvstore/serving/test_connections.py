@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import zmq
 
+from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, store_of
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_S, Connections
@@ -73,6 +74,8 @@ def test_a_connection_is_closed_in_time_that_was_not_welcomed_or_is_no_clients_a
     with zmq.Context() as context, ExitStack() as stack:
         router = context.socket(zmq.ROUTER)
         connections = Connections(router, clock=lambda: now[0])
+        ended_ones: list[bytes] = []
+        connections.ended = ended_ones.append
         port = router.bind_to_random_port("tcp://127.0.0.1")
         peers = []
         for _ in range(2):
@@ -96,6 +99,10 @@ def test_a_connection_is_closed_in_time_that_was_not_welcomed_or_is_no_clients_a
         now[0] += UNKNOWN_S + 1
         connections.tick()
         assert going.poll(WAIT_S * 1000)
+        wait_until(lambda: connections.receive() or bool(ended_ones), connections.fileno())
+        assert ended_ones == [identity.bytes], "the other one was no client's"
+        connections.welcome(identity.bytes, identity.get(zmq.SRCFD))
+        assert ended_ones == [identity.bytes] * 2, "it has ended before it was welcomed"
         for peer, monitor in peers:
             peer.disable_monitor()
             monitor.close(0)

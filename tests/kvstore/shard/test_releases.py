@@ -1,116 +1,190 @@
-"""Who is told that nothing of a client's arena is read any more, and when nobody needs to be."""
+"""What a shard reads of its clients' memory, what they may read of it, and until when."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from store_cluster import key_of, store_of
-from weft_kvstore.same_host.memory import PeerMemory
+from store_cluster import constant, key_of, store_of
+from weft_kvstore.arrays import Array
+from weft_kvstore.description.check import digest
+from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.links import Links
-from weft_kvstore.shard.peer import Job, Outgoing, Peer
-from weft_kvstore.wire.codec import decode_reply
-from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, Message, Released
+from weft_kvstore.shard.peer import Peer
+from weft_kvstore.wire.codec import decode_reply, encode
+from weft_kvstore.wire.messages import (
+    MAX_RUNS,
+    Acknowledge,
+    Bye,
+    Done,
+    Hello,
+    Message,
+    PayloadKind,
+    Pull,
+    Push,
+    Reading,
+    RefusalCode,
+    Refused,
+    Released,
+    Values,
+    Welcome,
+)
 
-SLOTS = 50
+ELEMENTS = SharedMemory.least_bytes // 4
+NBYTES = SharedMemory.least_bytes
+BOOT = bytes(range(16))
 
 
-class Memory:
-    """A listener with one arena for each connection; the reading of frames is ended by hand."""
+class Listener:
+    """Clients' memories, all of them here: as a client's own they can be written, as the shard's only read."""
 
     name = b"here"
-    shared_memory = None
+
+    def __init__(self, shared_memory: SharedMemory | None) -> None:
+        self.shared_memory = shared_memory
+        self.arenas: dict[tuple[bytes, int], Array] = {}
+
+
+class Shard:
+    """A core of two slots that push one slice of ones to `w`, in their memory, whose value is 0 at first."""
 
     def __init__(self) -> None:
-        self.arenas = {(bytes(16), session): PeerMemory(np.zeros(1, np.uint8)) for session in range(SLOTS)}
+        self.core = ShardCore(BOOT, LinkSettings())
+        self.listener = self.core.links.listener = Listener(None)
+        key = constant(key_of("w", (ELEMENTS,), 2), 0.0)
+        description = store_of([key], slots=2, shards=1, hyper={"lr": 0.5}, slice_bytes=NBYTES)
+        self.core.open(JobShard(description, 0, make_shared=lambda nbytes: SharedMemory(nbytes, 1 << 20)))
+        self.digest = digest(description)
+        self.identities: dict[int, bytes] = {}
+        self.memories: dict[int, Array] = {}
+
+    def hello(self, slot: int, session: int, process: int = 0, boot: bytes = b"") -> list[Message]:
+        self.identities[slot] = bytes([slot, session, process])
+        hello = Hello("job", 1, slot, 1, bytes([process]) * 16, session, self.digest, boot=boot)
+        self.memories[slot] = np.ones(ELEMENTS, np.float32)
+        read_only = self.memories[slot].view(np.uint8)
+        read_only.flags.writeable = False
+        self.listener.arenas[hello.process, session] = read_only
+        return self.say(slot, hello)
+
+    def peer(self, slot: int) -> Peer:
+        return self.core.peers[self.identities[slot]]
+
+    def say(self, slot: int, message: Message, payload: bytes | None = None) -> list[Message]:
+        """What leaves for the slot then."""
+        self.core.receive(self.identities[slot], encode(message, payload), 0.0)
+        return self.heard(slot)
+
+    def heard(self, slot: int) -> list[Message]:
+        while self.core.work.work_once():
+            pass
+        if self.core.wants_flush():
+            self.core.flush(0.0)
+        sent, rest = [], []
+        for identity, parts in self.core.links.outgoing:
+            (sent if identity == self.identities[slot] else rest).append((identity, parts))
+        self.core.links.outgoing = rest
+        return [decode_reply(parts)[0] for _, parts in sent]
+
+    def push(self, slot: int, frame: int = 1, step: int = 0) -> list[Message]:
+        row = (PayloadKind.GRADIENT, 0, 0, step, 0, 0, 1, NBYTES)
+        return self.say(slot, Push(frame, [row], at=[(0, NBYTES)]))
+
+    def pull(self, slot: int) -> Values:
+        ask = (9, 0, False, Reading.OWN, False, [(0, 0, 1, 0)])
+        (values,) = [one for one in self.say(slot, Pull([ask])) if isinstance(one, Values)]
+        return values
+
+    @property
+    def values(self) -> list[float]:
+        assert self.core.job is not None
+        ((_, _, elements),) = self.core.job.shard.buckets[0].update.values.elements(0, 1)
+        return sorted(set(elements.tolist()))
+
+    @property
+    def pinned(self) -> bool:
+        assert self.core.job is not None
+        ((*_, block, _, _),) = self.core.job.shard.buckets[0].update.values.sections(0, 1)
+        return bool(block.pinned.any())
 
 
 @pytest.fixture
-def memory() -> Memory:
-    return Memory()
+def shard() -> Shard:
+    shard = Shard()
+    for slot in (0, 1):
+        (welcome,) = shard.hello(slot, 1, process=slot)
+        assert isinstance(welcome, Welcome)
+    return shard
 
 
-@pytest.fixture
-def job() -> Job:
-    return Job(JobShard(store_of([key_of("w", (4,), 1)], slots=SLOTS, shards=1), 0))
+def test_a_frame_is_released_once_its_step_is_merged(shard: Shard) -> None:
+    assert shard.push(0) == [Acknowledge([1])]
+    assert sorted(map(repr, shard.push(1))) == sorted(map(repr, [Released([1]), Acknowledge([1])]))
+    assert shard.heard(0) == [Released([1])]
+    assert not shard.core.links.reading
 
 
-def links_of(memory: Memory, job: Job, woken: list[None]) -> Links:
-    links = Links(LinkSettings(), bytes(16), lambda: woken.append(None))
-    links.listener = memory  # type: ignore[assignment]  # all that is used of one
-    links.job = job
-    return links
+def test_what_is_pushed_again_is_released_with_the_first(shard: Shard) -> None:
+    shard.push(0)
+    assert shard.push(0, frame=2) == [Acknowledge([2])]
+    shard.push(1)
+    assert shard.heard(0) == [Released([1, 2])]
 
 
-def connected(links: Links, session: int, *, slot: int = 0, process: bytes = bytes(16)) -> Peer:
-    """The slot's client, on a new connection."""
-    assert links.job is not None
-    hello = Hello("job", 1, slot, 1, process, session, links.job.digest)
-    links.hello(bytes([slot, session]), hello, 1, 0.0)
-    return links.peers[bytes([slot, session])]
+def test_what_was_read_of_it_is_copied_at_a_new_connection(shard: Shard) -> None:
+    shard.push(0)
+    old = shard.memories[0]
+    shard.hello(0, 2)
+    old[...] = 1000
+    assert not shard.core.links.reading
+    shard.push(1)
+    assert shard.values == [-1.0]
 
 
-def written(peer: Peer) -> list[Message]:
-    """What leaves for it."""
-    outgoing: list[Outgoing] = []
-    peer.write(outgoing, 0.0)
-    assert {identity for identity, _ in outgoing} <= {peer.identity}
-    return [decode_reply(parts)[0] for _, parts in outgoing]
+def test_a_process_that_another_has_replaced_is_not_welcome_again(shard: Shard) -> None:
+    """What it had under way is lost: acknowledged ids of rows, for one, are not sent again."""
+    shard.core.links.lose(shard.identities[0])
+    assert isinstance(shard.hello(0, 1, process=7)[0], Welcome)
+    shard.core.links.lose(shard.identities[0])
+    (refused,) = shard.hello(0, 2, boot=BOOT)
+    assert isinstance(refused, Refused)
+    assert refused.code is RefusalCode.STALE_INCARNATION
+    assert "slot 0: another process has had it since" in refused.reason
+    assert isinstance(shard.hello(0, 2, process=7, boot=BOOT)[0], Welcome), "the other one has it still"
 
 
-def told(peer: Peer) -> list[int]:
-    """Of which frames it hears that they are read no more."""
-    return [frame for message in written(peer) if isinstance(message, Released) for frame in message.frame]
+def test_a_process_that_another_shard_has_welcomed_is_new_here(shard: Shard) -> None:
+    shard.say(0, Bye())
+    assert isinstance(shard.hello(0, 2, boot=bytes(16))[0], Welcome)
 
 
-def test_a_new_connection_is_told_nothing_while_what_an_earlier_one_brought_is_read(job: Job, memory: Memory) -> None:
-    woken: list[None] = []
-    links = links_of(memory, job, woken)
-    peer = connected(links, 0)
-    assert told(peer) == [0]
-    held = [links.hold(peer, frame) for frame in (5, 6)]
-    assert connected(links, 1) is peer
-    held.append(links.hold(peer, 7))
-    assert connected(links, 2) is peer
-    for _ in range(2):
-        links.waiting.clear()
-        del held[0]
-        links.settle()
-        assert list(links.waiting) == [peer]
-        assert told(peer) == []
-    held.clear()
-    links.settle()
-    assert told(peer) == [0]
-    assert len(woken) == 3
-    assert not peer.held
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_values_that_left_for_a_process_that_is_gone_are_pinned_until_it_cannot_read_them(
+    shard: Shard, in_memory: bool
+) -> None:
+    if in_memory:
+        shard.core.links.look()
+    assert bool(shard.pull(0).at) == in_memory
+    identity = shard.identities[0]
+    shard.say(0, Bye())
+    assert shard.pinned
+    shard.core.links.ended(identity)
+    assert shard.pinned, "its end of the shared memory is there"
+    shard.listener.arenas.clear()
+    shard.core.links.look()
+    assert not shard.pinned
 
 
-def test_a_process_that_replaces_another_does_not_wait_for_what_that_one_brought(job: Job, memory: Memory) -> None:
-    links = links_of(memory, job, [])
-    first = connected(links, 0)
-    links.peers.clear()
-    held = links.hold(first, 1)
-    first.identity = None
-    memory.arenas[b"b" * 16, 1] = PeerMemory(np.zeros(1, np.uint8))
-    second = connected(links, 1, process=b"b" * 16)
-    assert second is not first
-    assert told(second) == [0]
-    del held
-    links.settle()
-    assert not first.held
-
-
-def test_thousands_of_receipts_leave_in_messages_that_a_client_takes(job: Job) -> None:
-    peer = connected(links_of(Memory(), job, []), 1)
-    frames = list(range(1, 2 * MAX_RUNS + 2))
-    peer.released, peer.acknowledge, peer.done = frames.copy(), [1, 9 * MAX_RUNS], frames.copy()
-    messages = written(peer)
-    for kind in (Done, Released):
+def test_thousands_of_receipts_leave_in_messages_that_a_client_takes(shard: Shard) -> None:
+    peer, frames = shard.peer(0), list(range(1, 2 * MAX_RUNS + 2))
+    peer.released, peer.acknowledge, peer.done = frames.copy(), frames.copy(), frames.copy()
+    shard.core.links.waiting[peer] = None
+    messages = shard.heard(0)
+    for kind in (Done, Released, Acknowledge):
         parts = [message for message in messages if isinstance(message, kind)]
         numbers = [message.request if isinstance(message, Done) else message.frame for message in parts]
         assert [number for some in numbers for number in some] == frames
         assert max(map(len, numbers)) == MAX_RUNS
-    assert messages[-1] == Acknowledge([9 * MAX_RUNS])  # It is no news of one that is released.
-    assert not written(peer)
+    assert not shard.heard(0)

@@ -442,7 +442,7 @@ def test_loopback_has_a_credit_and_frames_of_constant_size(bytes_per_s: float) -
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(), loopback=True)
     carried(outbox, bytes_per_s, 1e-4, 100)
     assert (outbox.bounds.credit_bytes, outbox.bounds.frame_bytes) == (LOCAL_CREDIT_BYTES, LOOPBACK_FRAME_BYTES)
-    outbox.shared = True
+    outbox.share(shared=True)
     assert (outbox.bounds.credit_bytes, outbox.bounds.frame_bytes) == (LOCAL_CREDIT_BYTES, SHARED_FRAME_BYTES)
 
 
