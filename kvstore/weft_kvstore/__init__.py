@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from weft_kvstore.rows.memory import TablePlace
     from weft_kvstore.serving.shard_server import ShardServer
     from weft_kvstore.settings import LinkSettings
-    from weft_kvstore.step_outcome import StepOutcome
-    from weft_kvstore.store import ClientStatistics, LinkStatistics, Store
+    from weft_kvstore.store import ClientStatistics, LinkStatistics, StepOutcome, Store
 
 _NAMES: dict[str, str] = {
     "weft_kvstore.description.check": "CurveKeyError DescriptionError",
@@ -65,8 +64,7 @@ _NAMES: dict[str, str] = {
     "weft_kvstore.rows.memory": "TablePlace",
     "weft_kvstore.serving.shard_server": "ShardServer",
     "weft_kvstore.settings": "LinkSettings",
-    "weft_kvstore.step_outcome": "StepOutcome",
-    "weft_kvstore.store": "ClientStatistics LinkStatistics Store",
+    "weft_kvstore.store": "ClientStatistics LinkStatistics StepOutcome Store",
 }
 """Which module has which public names."""
 

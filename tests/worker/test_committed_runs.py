@@ -19,7 +19,7 @@ from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import LossScaling, description_from_json
 from weft_kvstore.local import LocalStore
-from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import StepOutcome
 from weft_worker.errors import WorkerError
 from weft_worker.step_loss_scale import StepLossScale
 from worker_graphs import METRICS, mlp

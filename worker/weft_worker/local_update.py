@@ -27,8 +27,7 @@ from weft_kvstore.futures import hand_on
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
-from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import ClientStatistics, Store
+from weft_kvstore.store import ClientStatistics, StepOutcome, Store
 from weft_worker.device import Device
 from weft_worker.local_keys import LocalKey, LocalKeys
 from weft_worker.updating import Updating

@@ -26,8 +26,7 @@ from weft_kvstore.local import LocalStore
 from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
-from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import ClientStatistics
+from weft_kvstore.store import ClientStatistics, StepOutcome
 from weft_worker.device import CPU, CpuDevice, Device
 from weft_worker.local_keys import AdjacentKeys, LocalKey, hyper_of_key
 from weft_worker.own_tables import OwnTables

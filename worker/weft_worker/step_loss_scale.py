@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft_kvstore.description.records import LossScaling
-from weft_kvstore.step_outcome import LossScale, StepOutcome
+from weft_kvstore.store import LossScale, StepOutcome
 from weft_worker.errors import WorkerError
 
 

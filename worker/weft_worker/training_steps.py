@@ -13,7 +13,7 @@ from weft.agent.trace import TraceRecorder
 from weft.api.trace import SpanKind
 from weft_graph.program import LOSS_SCALE, Update
 from weft_kernels.kernel import Array
-from weft_kvstore.step_outcome import loss_scale_of
+from weft_kvstore.store import loss_scale_of
 from weft_worker.bind import Binder
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable

@@ -11,7 +11,7 @@ from weft_kvstore.arrays import terms_of
 from weft_kvstore.description.records import CommitDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
-from weft_kvstore.step_outcome import LossScale, clip_factor
+from weft_kvstore.store import LossScale, clip_factor
 
 # A step is | once
 # ----------|----------------------------------------------------------------------------------------------

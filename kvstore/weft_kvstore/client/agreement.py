@@ -10,7 +10,7 @@ from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.sharding import Routing
-from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import (
     MAX_RUNS,

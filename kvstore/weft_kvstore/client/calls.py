@@ -23,8 +23,7 @@ from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import MAX_STEP
-from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Pulled, Store, joined_pulls
+from weft_kvstore.store import Pulled, StepOutcome, Store, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 
 MAX_PULLED_ROWS: Final = 1 << 22

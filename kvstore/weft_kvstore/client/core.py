@@ -27,7 +27,7 @@ from weft_kvstore.errors import (
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
-from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_runs
 from weft_kvstore.wire.messages import (
     MAX_RUNS,

@@ -15,7 +15,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.sharding import Routing
-from weft_kvstore.step_outcome import LossScale, StepOutcome
+from weft_kvstore.store import LossScale, StepOutcome
 
 # --- The bytes of a run of gradients that travel encoded: each slice's are made when they first leave, and kept -------
 # A frame is filled at the moment of sending, so the first frame waits for its own slices alone, and what overtakes is

@@ -27,8 +27,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
-from weft_kvstore.step_outcome import loss_scale_of
-from weft_kvstore.store import ClientStatistics, LinkStatistics
+from weft_kvstore.store import ClientStatistics, LinkStatistics, loss_scale_of
 
 _SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
 

@@ -45,8 +45,7 @@ from weft_kvstore.local import LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import ClientStatistics, Pulled
+from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome
 from weft_kvstore.wire.messages import MAX_RUNS
 
 MASTER: Final = "weft.master"

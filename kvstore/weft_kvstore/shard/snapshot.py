@@ -37,7 +37,7 @@ from weft_kvstore.snapshot_files import (
     part_of,
     write_file,
 )
-from weft_kvstore.step_outcome import LossScale, loss_scale_of
+from weft_kvstore.store import LossScale, loss_scale_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.outbox import Pin
 

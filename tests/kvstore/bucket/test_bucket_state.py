@@ -28,7 +28,7 @@ from weft_kvstore.description.records import CommitDescription, LossScaling, Mer
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.step_outcome import clip_factor
+from weft_kvstore.store import clip_factor
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import Pin
 

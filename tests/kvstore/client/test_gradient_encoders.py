@@ -23,7 +23,7 @@ from weft_kvstore.description.records import (
 )
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import StepOutcome
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

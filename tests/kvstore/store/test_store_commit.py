@@ -22,8 +22,7 @@ from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Store
+from weft_kvstore.store import StepOutcome, Store
 from weft_kvstore.wire.codec import decode_reply, decode_request
 from weft_kvstore.wire.messages import Barrier, Commit, Measure, Measured
 

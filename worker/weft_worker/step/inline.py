@@ -14,7 +14,7 @@ from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_R
 from weft_kernels.kernel import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.futures import on_end
-from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import StepOutcome
 from weft_worker.device import CPU
 from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import Variable

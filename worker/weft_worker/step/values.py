@@ -10,7 +10,7 @@ from typing import Final
 from weft.agent.trace import TraceRecorder
 from weft.api.trace import SpanKind
 from weft_kernels.kernel import Array
-from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import StepOutcome
 from weft_worker.engine.work import Variable
 from weft_worker.plan import Plan
 from weft_worker.table import ValueTable
