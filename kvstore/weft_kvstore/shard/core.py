@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
-from weft_kvstore.shard.merger import BATCH_BYTES, Merger
+from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Job, Peer
-from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, parts_at, runs_of
 from weft_kvstore.wire.messages import (
     NOBODY,
@@ -85,9 +82,6 @@ def _in_vain(shard: JobShard, peer: Peer, absent: Mapping[int, str]) -> list[Fai
 # --- What a shard decides ---------------------------------------------------------------------------------------------
 
 
-MAX_QUEUED_RUNS: Final = 1 << 16
-"""Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
-
 _log = logging.getLogger("weft.shard")
 
 
@@ -99,7 +93,7 @@ class ShardCore:
         self.links = Links(settings, boot)
         self.peers = self.links.peers
         self.counts = self.links.counts
-        self.work = Merger(self, priorities=settings.priorities)
+        self.work = Merger(self.links, self.fail, priorities=settings.priorities)
 
     @property
     def job(self) -> Job | None:
@@ -267,13 +261,13 @@ class ShardCore:
         peer.ids_bytes += wait.ids_bytes - before
         if peer.ids_bytes > MAX_IDS_BYTES and wait.request in peer.pulls:
             detail = f"{peer.ids_bytes} bytes of ids of pulls wait already; wait for some of them"
-            self.refuse(wait, detail, FailureCode.REFUSED)
+            self.work.refuse(wait, detail, FailureCode.REFUSED)
 
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
         self.counts.refused += 1
         self.links.say(peer.identity, PushRefused(push.frame, number, reason[:2048]))
 
-    # --- Pulls, and what answers them: see `Answering`
+    # --- Pulls, which the merger answers
 
     def _pull(self, peer: Peer, pull: Pull) -> None:
         """Opens the pulls of a message, one for each request, and answers them as far as it can be now. Raises
@@ -303,14 +297,14 @@ class ShardCore:
             peer.open_entries += len(runs)
             if peer.open_entries > MAX_OPEN_PULLS:
                 detail = f"{MAX_OPEN_PULLS} runs of slices are asked for already; wait for some of them"
-                self.refuse(wait, detail, FailureCode.REFUSED)
+                self.work.refuse(wait, detail, FailureCode.REFUSED)
                 continue
             for number, first, count, chunks in runs:
                 bucket = buckets.get(number)
                 if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                 elif at_once and bucket.pulls.there(wait, first, first + count) == [(first, first + count)]:
-                    self.answer_range(wait, bucket, first, first + count)
+                    self.work.answer_range(wait, bucket, first, first + count)
                     if wait.dropped:  # It has asked for too much.
                         break
                 else:
@@ -321,54 +315,6 @@ class ShardCore:
                 self.work.ask(wait, shard)
             elif not wait.open_tables:
                 peer.forget(wait)
-
-    def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
-        """A table's answer to a pull."""
-        peer: Peer = wait.link
-        outbox = peer.outbox
-        few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
-        if not few and not self._may_queue(wait):
-            return
-        for part in table.answers(wait):
-            if part is not None:
-                peer.put(part)
-                continue
-            self.links.waiting[peer] = None
-            yield
-            if wait.dropped:
-                return
-        wait.open_tables.discard(table.spec.number)
-        if wait.is_answered:
-            peer.forget(wait)
-        self.links.waiting[peer] = None
-
-    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
-        """What slices of a bucket answer to a pull: one that has them open, or that has just come."""
-        peer: Peer = wait.link
-        outbox = peer.outbox
-        few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
-        if few or self._may_queue(wait):
-            for answer in bucket.pulls.answers(wait, first, stop):
-                peer.put(answer)
-            if wait.open and wait.answered(bucket.spec.number, first, stop):
-                peer.forget(wait)
-            self.links.waiting[peer] = None
-
-    def refuse(self, wait: PullWait, reason: str, code: FailureCode = FailureCode.PASSED) -> None:
-        """A pull that can never be answered."""
-        peer: Peer = wait.link
-        peer.cancel(wait.request)
-        self.links.say(peer.identity, Failed(wait.request, code, reason[:2048]))
-
-    def _may_queue(self, wait: PullWait) -> bool:
-        """Whether more values may wait for the peer; if not, the pull is refused."""
-        peer: Peer = wait.link
-        nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
-        if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
-            return True
-        detail = f"{nbytes} bytes of values in {runs} runs wait to be fetched already; wait for some of them"
-        self.refuse(wait, detail, FailureCode.REFUSED)
-        return False
 
     # --- Whole steps: barriers, what they amount to, and commits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from weft_kvstore.arrays import FEW, Array, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
@@ -12,28 +12,11 @@ from weft_kvstore.bucket.pulls import PIECE_BYTES, PullWait, Work
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.links import Links
+from weft_kvstore.shard.peer import Peer
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run, unpacked_ids, unpacked_rows
-from weft_kvstore.wire.messages import PayloadKind, Reading
-
-# --- Who hands over what a merger has merged: the connections of a shard, or the callers of a local store -------------
-
-
-class Answering(Protocol):
-    """What becomes of pulls, and of a job that fails."""
-
-    def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
-        """A table's answer to a pull; stops after each piece of it."""
-
-    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
-        """What slices of a bucket, which are ready, answer to a pull."""
-
-    def refuse(self, wait: PullWait, reason: str) -> None:
-        """A pull that can never be answered."""
-
-    def fail(self, reason: str) -> None:
-        """The job cannot go on: its rule has failed, or there is no memory."""
-
+from weft_kvstore.wire.messages import Failed, FailureCode, PayloadKind, Reading
 
 # --- Merging and answering, the most urgent first and piece by piece --------------------------------------------------
 # No piece takes longer than some 50 ms, a rule's update of a whole key left out: between two of them the shard looks at
@@ -47,16 +30,21 @@ BATCH_BYTES: Final = 1 << 20
 AT_ONCE_BYTES: Final = 1 << 20
 """So little, of a few slices, is merged where it comes in if nothing else waits: to queue it takes longer."""
 
+MAX_QUEUED_RUNS: Final = 1 << 16
+"""Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
+
 WorkStage = Literal["merge", "answer"]
 
 
 class Merger:
-    """Tables and buckets of a job. What overflows is the user's to see in the values: whoever calls this has NumPy say
-    nothing of it. `queue` has the work that waits, the most urgent first, of equals what came first; a
-    work is in it once: `Work.queued`."""
+    """Takes in what peers send for the tables and buckets of a job, merges it, and answers pulls into the peers'
+    outboxes. `queue` has the work that waits, the most urgent first, of equals what came first; a work is in it once:
+    `Work.queued`. What overflows is the user's to see in the values: whoever calls this has NumPy say nothing of it."""
 
-    def __init__(self, handler: Answering, *, priorities: bool) -> None:
-        self._handler = handler
+    def __init__(self, links: Links, fail: Callable[[str], None], *, priorities: bool) -> None:
+        """`fail` is called with the reason why the job cannot go on: its rule has failed, or there is no memory."""
+        self._links = links
+        self._fail_job = fail
         self._priorities = priorities
         self.clock: Callable[[], float] = float
         """Seconds, of whoever wants to know `at_once_s`."""
@@ -173,7 +161,7 @@ class Merger:
             return
         passed = table.passed(wait)
         if passed is not None:
-            self._handler.refuse(wait, passed)
+            self.refuse(wait, passed)
         elif table.can_answer(wait):
             self._begin_answer(wait, table)
         else:
@@ -273,7 +261,7 @@ class Merger:
 
     def _fail(self, error: Exception, doing: str) -> None:
         """The job ends: a rule has failed, which names the key, or there is no memory to do something."""
-        self._handler.fail(f"no memory to {doing}: {error}" if isinstance(error, MemoryError) else str(error))
+        self._fail_job(f"no memory to {doing}: {error}" if isinstance(error, MemoryError) else str(error))
 
     def _answer_range(self, bucket: Bucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
@@ -285,13 +273,13 @@ class Merger:
 
     def _answer_or_refuse(self, bucket: Bucket, wait: PullWait, first: int, stop: int) -> None:
         for low, high in bucket.pulls.ready(wait, first, stop):
-            self._handler.answer_range(wait, bucket, low, high)
+            self.answer_range(wait, bucket, low, high)
             if wait.dropped:
                 return
         if wait.reading is Reading.EXACT:
             passed = bucket.pulls.passed(wait, first, stop)
             if passed is not None:
-                self._handler.refuse(wait, passed)
+                self.refuse(wait, passed)
 
     def _put(self, table: TableState) -> None:
         """It may have something to merge."""
@@ -317,7 +305,7 @@ class Merger:
             return
         self.stage = "answer"
         try:
-            yield from self._handler.answer(wait, one)
+            yield from self.answer(wait, one)
         except (RuleFailedError, MemoryError) as error:  # Rows that are read are brought up to date by the rule.
             self._fail(error, f"answer a pull of key {one.spec.key!r}")
 
@@ -333,6 +321,56 @@ class Merger:
         for wait in one.answerable():
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._begin_answer(wait, one)
+
+    # --- What answers a pull goes into its peer's outbox
+
+    def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
+        """A table's answer to a pull; stops after each piece of it."""
+        peer: Peer = wait.link
+        outbox = peer.outbox
+        few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
+        if not few and not self._may_queue(wait):
+            return
+        for part in table.answers(wait):
+            if part is not None:
+                peer.put(part)
+                continue
+            self._links.waiting[peer] = None
+            yield
+            if wait.dropped:
+                return
+        wait.open_tables.discard(table.spec.number)
+        if wait.is_answered:
+            peer.forget(wait)
+        self._links.waiting[peer] = None
+
+    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
+        """What slices of a bucket, which are ready, answer to a pull: one that has them open, or that has just come."""
+        peer: Peer = wait.link
+        outbox = peer.outbox
+        few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
+        if few or self._may_queue(wait):
+            for answer in bucket.pulls.answers(wait, first, stop):
+                peer.put(answer)
+            if wait.open and wait.answered(bucket.spec.number, first, stop):
+                peer.forget(wait)
+            self._links.waiting[peer] = None
+
+    def refuse(self, wait: PullWait, reason: str, code: FailureCode = FailureCode.PASSED) -> None:
+        """A pull that can never be answered."""
+        peer: Peer = wait.link
+        peer.cancel(wait.request)
+        self._links.say(peer.identity, Failed(wait.request, code, reason[:2048]))
+
+    def _may_queue(self, wait: PullWait) -> bool:
+        """Whether more values may wait for the peer; if not, the pull is refused."""
+        peer: Peer = wait.link
+        nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
+        if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
+            return True
+        detail = f"{nbytes} bytes of values in {runs} runs wait to be fetched already; wait for some of them"
+        self.refuse(wait, detail, FailureCode.REFUSED)
+        return False
 
 
 def _failing(error: Exception) -> Iterator[None]:

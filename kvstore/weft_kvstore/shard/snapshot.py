@@ -73,22 +73,23 @@ Views: TypeAlias = dict[str, list[tuple[int, int, Array]]]
 
 
 class Capture:
-    """What `shard` holds at version `step`, `without` some keys. `done` is called with it on the shard's thread, which
-    other threads reach by `there`; it has to be quick, and what it is given is to be released. `since`: of tables only
-    what has changed since the capture at that step, where all of them know it. A shard has one capture at a time;
-    `drop` ends one that is not complete. What fails ends the capture, and not the training whose step brought it."""
+    """What `shard` holds at version `step`, `without` some keys. `done` is called with it on the shard's thread, and
+    has to be quick; what it is given is to be released. `since`: of tables only what has changed since the capture at
+    that step, where all of them know it. A shard has one capture at a time; `drop` ends one that is not complete. What
+    fails ends the capture, and not the training whose step brought it."""
 
     def __init__(
         self,
         shard: JobShard,
         step: int,
         done: Callable[[Captured | MissedError], None],
-        there: OtherThread,
+        shard_thread: OtherThread,
         *,
         without: Collection[str] = (),
         since: int | None = None,
     ) -> None:
-        self._shard, self._step, self._done, self._there, self._without = shard, step, done, there, without
+        self._shard, self._step, self._done = shard, step, done
+        self._shard_thread, self._without = shard_thread, without
         if not shard.tables or not all(table.rows.changes.knows(since) for table in shard.tables.values()):
             since = None
         self._since = since
@@ -147,13 +148,12 @@ class Capture:
             return
         try:
             self._left -= take()
-            if (
-                not self._left
-            ):  # No slice holds the step yet, so nobody has agreed on it: its loss scale is that step's.
+            if not self._left:
+                # No slice holds the step yet, so nobody has agreed on it: its loss scale is that step's.
                 self._end()
                 scale = None if self._shard.gate is None else self._shard.gate.loss_scale
-                parts = partial(_parts, self._shard, self._views, self._tables, self._there, self._without)
-                self._done(Captured(parts, scale, lambda: self._there.soon(self._release), self._since))
+                parts = partial(_parts, self._shard, self._views, self._tables, self._shard_thread, self._without)
+                self._done(Captured(parts, scale, lambda: self._shard_thread.soon(self._release), self._since))
         except Exception as error:  # noqa: BLE001  # a callback's outermost frame
             _log.exception("the snapshot of step %d failed on shard %d", self._step, self._shard.shard)
             self._end()
@@ -184,11 +184,10 @@ def _missed(shard: JobShard, step: int) -> MissedError | None:
         if table.passed_version(step):
             return MissedError(f"key {table.spec.key!r} is at version {table.version} already, or changes")
     for bucket in shard.buckets.values():
-        state = bucket
-        beyond = state.steps.version > step
-        if state.spec.slots and beyond.any():
+        beyond = bucket.steps.version > step
+        if bucket.spec.slots and beyond.any():
             at = int(beyond.argmax())
-            return MissedError(f"{state.spec.key_named(at)} is at version {state.steps.version[at]} already")
+            return MissedError(f"{bucket.spec.key_named(at)} is at version {bucket.steps.version[at]} already")
     return None
 
 
@@ -209,7 +208,7 @@ def _parts(
     shard: JobShard,
     views: Mapping[int, Views],
     tables: Mapping[int, TableCapture],
-    there: OtherThread,
+    shard_thread: OtherThread,
     without: Collection[str],
 ) -> list[Part]:
     """All that was captured. On any thread but the shard's, until it is released."""
@@ -227,7 +226,7 @@ def _parts(
                 size = sum(len(piece) for piece in pieces)
                 found.append(Part(name, span.key, start, size, str(pieces[0].dtype), pieces))
     for number, captured in tables.items():
-        found += _table_parts(shard.tables[number], captured, there)
+        found += _table_parts(shard.tables[number], captured, shard_thread)
     return found
 
 
@@ -239,7 +238,7 @@ def _elements_of(views: Sequence[tuple[int, int, Array]], bounds: Array, span: K
             yield view[bounds[first] - bounds[low] : bounds[stop] - bounds[low]]
 
 
-def _table_parts(table: TableState, captured: TableCapture, there: OtherThread) -> Iterator[Part]:
+def _table_parts(table: TableState, captured: TableCapture, shard_thread: OtherThread) -> Iterator[Part]:
     """What a shard has of a table, its rows block by block."""
     key, rows, columns = table.spec.key, captured.rows, table.rows.columns(np.empty(0, np.int64))
     for name, array in (captured.marks | {UPDATES: np.array([captured.updates])}).items():
@@ -251,7 +250,7 @@ def _table_parts(table: TableState, captured: TableCapture, there: OtherThread) 
     def column(name: str) -> Iterator[Array]:
         """Of the next block, which is taken out when its ids are written: they are its first array."""
         if name == ROWS:
-            block.update(there.do(lambda: rows.take(count)))
+            block.update(shard_thread.do(lambda: rows.take(count)))
             block[ROWS] = table.layout.ids_at(table.shard, block[ROWS]).view(np.int64)
         yield block.pop(name)
 
@@ -274,10 +273,10 @@ def all_captured(
         found.append(one)
         if left.pop():  # Of all threads one takes the last, which is 0.
             return
-        held = [each for each in found if isinstance(each, Captured)]
+        captured = [each for each in found if isinstance(each, Captured)]
 
         def release() -> None:
-            for each in held:
+            for each in captured:
                 each.release()
 
         missed = next((each for each in found if isinstance(each, MissedError)), None)
@@ -285,26 +284,26 @@ def all_captured(
             release()
             done(missed)
             return
-        scale = next((each.loss_scale for each in held if each.loss_scale is not None), None)
-        since = next((each.since for each in held if each.since is not None), None)  # One of them has all tables.
-        done(Captured(lambda: [part for each in held for part in each.parts()], scale, release, since))
+        scale = next((each.loss_scale for each in captured if each.loss_scale is not None), None)
+        since = next((each.since for each in captured if each.since is not None), None)  # One of them has all tables.
+        done(Captured(lambda: [part for each in captured for part in each.parts()], scale, release, since))
 
     return add
 
 
-def saved(folder: str, name: str, held: Captured, *, job: str, step: int) -> dict[str, Any]:
+def saved(folder: str, name: str, captured: Captured, *, job: str, step: int) -> dict[str, Any]:
     """Writes what a process holds, and releases it. What is to be reported: the file's name, length and digest, or why
     there is none."""
     try:
         check_place(folder)
-        file = write_file(folder, name, held.parts(), {"job": job, "step": str(step)})
+        file = write_file(folder, name, captured.parts(), {"job": job, "step": str(step)})
     except (SnapshotError, StoreError, MemoryError) as error:
         return {"step": step, "error": str(error) or type(error).__name__}
     finally:
-        held.release()
-    done: dict[str, Any] = {"step": step, "file": msgspec.to_builtins(file), "since": held.since}
-    if held.loss_scale is not None:
-        done |= {"loss_scale": held.loss_scale.scale, "finite_steps": held.loss_scale.good}
+        captured.release()
+    done: dict[str, Any] = {"step": step, "file": msgspec.to_builtins(file), "since": captured.since}
+    if captured.loss_scale is not None:
+        done |= {"loss_scale": captured.loss_scale.scale, "finite_steps": captured.loss_scale.good}
     return done
 
 
@@ -325,9 +324,11 @@ def spans_of(shard: JobShard, bucket: Bucket) -> Iterator[KeySpan]:
     edges = [0, *(np.flatnonzero(np.diff(part.key_indices)) + 1).tolist(), len(part)]
     for first, stop in pairwise(edges):
         if first < stop:
-            place, index = int(part.key_indices[first]), int(part.slice_indices[first])
-            key = spec.keys[place]
-            yield KeySpan(key.key, first, stop, index, shard.slices[place].start(index) // np.dtype(key.dtype).itemsize)
+            key_index, index = int(part.key_indices[first]), int(part.slice_indices[first])
+            key = spec.keys[key_index]
+            yield KeySpan(
+                key.key, first, stop, index, shard.slices[key_index].start(index) // np.dtype(key.dtype).itemsize
+            )
 
 
 def restore(shard: JobShard, snapshot: Snapshot) -> None:
@@ -343,28 +344,27 @@ def restore(shard: JobShard, snapshot: Snapshot) -> None:
 
 
 def _restore_bucket(shard: JobShard, bucket: Bucket, step: int, reader: SnapshotReader) -> None:
-    state = bucket
-    dtype = state.update.values.dtype
+    dtype = bucket.update.values.dtype
     for span in spans_of(shard, bucket):
-        stop = span.start + int(state.bounds[span.stop] - state.bounds[span.first])
+        stop = span.start + int(bucket.bounds[span.stop] - bucket.bounds[span.first])
         arrays = {
             name: Segment(span.first, span.stop, reader.read(name, span.key, span.start, stop, dtype))
-            for name in (VALUE, *state.spec.state)
+            for name in (VALUE, *bucket.spec.state)
         }
         last = span.number + span.stop - span.first
         updates = reader.read(UPDATES, span.key, span.number, last, np.dtype(np.int64))
-        owed = None
-        if state.update.has_residual and RESIDUAL in reader.arrays(span.key):
-            owed = reader.read(RESIDUAL, span.key, span.start, stop, dtype)
-        state.begin_at(step, arrays.pop(VALUE), arrays, updates, owed)
+        residual = None
+        if bucket.update.has_residual and RESIDUAL in reader.arrays(span.key):
+            residual = reader.read(RESIDUAL, span.key, span.start, stop, dtype)
+        bucket.begin_at(step, arrays.pop(VALUE), arrays, updates, residual)
 
 
 def _restore_table(table: TableState, step: int, reader: SnapshotReader) -> None:
     """Its rows may have been on any shards."""
-    key, layout, held = table.spec.key, table.layout, table.rows
+    key, layout, rows = table.spec.key, table.layout, table.rows
     each = {
         name: reader.each(name, key, array.dtype)
-        for name, array in (held.marks() | {UPDATES: np.zeros(1, np.int64)}).items()
+        for name, array in (rows.marks() | {UPDATES: np.zeros(1, np.int64)}).items()
     }
     updates = each.pop(UPDATES)
 
@@ -374,11 +374,11 @@ def _restore_table(table: TableState, step: int, reader: SnapshotReader) -> None
     if not updates or any(len(found) != len(updates) for found in each.values()):
         raise SnapshotError(f"{reader.folder} has no table {key!r}, or not all that is known of it")
     table.begin_at(step, int(updates[0][0]))
-    held.begin_with([dict(zip(each, marks, strict=True)) for marks in zip(*each.values(), strict=True)], is_here)
-    like = held.columns(np.empty(0, np.int64))
+    rows.begin_with([dict(zip(each, marks, strict=True)) for marks in zip(*each.values(), strict=True)], is_here)
+    like = rows.columns(np.empty(0, np.int64))
     for ids, columns in reader.rows(key, is_here, {name: array.dtype for name, array in like.items()}):
         if not columns:
-            held.remove(layout.indices_of(ids.view(layout.id_dtype)))
+            rows.remove(layout.indices_of(ids.view(layout.id_dtype)))
             continue
         shaped = {name: columns[name].reshape(-1, *array.shape[1:]) for name, array in like.items()}
-        held.restore(layout.indices_of(ids.view(layout.id_dtype)), shaped)
+        rows.restore(layout.indices_of(ids.view(layout.id_dtype)), shaped)

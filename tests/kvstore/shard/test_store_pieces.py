@@ -229,7 +229,7 @@ def test_a_rule_that_is_called_for_each_slice_is_called_a_bounded_number_of_time
 
 
 def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.core.MAX_QUEUED_RUNS", 3)
+    monkeypatch.setattr("weft_kvstore.shard.merger.MAX_QUEUED_RUNS", 3)
     shard = Shard(store_of([constant(key_of("w", [8], 1), 3.0)], slots=1, shards=1, slice_bytes=4))
     for request in range(1, 4):
         shard.core.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)

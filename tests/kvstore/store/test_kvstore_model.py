@@ -33,7 +33,7 @@ from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.core import ShardCore
+from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.messages import Reading
 
@@ -530,7 +530,7 @@ def carry_out_logged(program: Program, choose: random.Random, trouble: Trouble) 
 
 def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, logs: Logs) -> None:
     """At the moment of each answer: the asking slot's own steps are in, and no slot is further behind than it may."""
-    answer, answer_range = ShardCore.answer, ShardCore.answer_range
+    answer, answer_range = Merger.answer, Merger.answer_range
 
     def check_answer(wait: PullWait, key: KeyDescription, through: dict[int, int]) -> None:
         logs.answered += 1
@@ -542,22 +542,22 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             staleness = description.staleness if key.staleness is None else key.staleness
             assert min(through.values()) >= wait.version - staleness, "staler than it may be"
 
-    def of_range(core: ShardCore, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
+    def of_range(merger: Merger, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
         steps, part = bucket.steps, bucket.spec.part
         for number in range(first, stop):
             through = dict(zip(steps.slots, steps.through[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[int(part.key_indices[number])], through)
-        answer_range(core, wait, bucket, first, stop)
+        answer_range(merger, wait, bucket, first, stop)
 
-    def of_unit(core: ShardCore, wait: PullWait, unit: TableState) -> Any:
+    def of_unit(merger: Merger, wait: PullWait, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
         check_answer(
             wait, key, dict(zip(unit.steps.counts.slots, unit.steps.counts.through[:, 0].tolist(), strict=True))
         )
-        return answer(core, wait, unit)
+        return answer(merger, wait, unit)
 
-    patched.setattr(ShardCore, "answer_range", of_range)
-    patched.setattr(ShardCore, "answer", of_unit)
+    patched.setattr(Merger, "answer_range", of_range)
+    patched.setattr(Merger, "answer", of_unit)
 
 
 @quick
