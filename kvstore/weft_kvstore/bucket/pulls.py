@@ -11,8 +11,8 @@ import numpy as np
 
 from weft_kvstore.arrays import FEW, Array, Range, Ranges, greatest, ranges_alike, ranges_where
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.steps import BucketSteps
-from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, EncodedValues, UpdateSpec
+from weft_kvstore.bucket.steps import BucketSteps, listed
+from weft_kvstore.bucket.update import THE_BARRIER, BucketSpec, BucketUpdate, BucketValues, EncodedValues, UpdateSpec
 from weft_kvstore.description.records import Mode
 from weft_kvstore.rows.rows import Chunks
 from weft_kvstore.wire.messages import Reading
@@ -442,6 +442,8 @@ class BucketPulls(WaitingPulls):
             detail, missing = self._spec.gate.missing(version)
             return f"{key} has seen {version} steps; {detail}", missing
         text, missing = self.missing(wait, slice_)
+        if missing and key == THE_BARRIER:
+            return f"waits for slots {listed(missing)} to call it", missing
         return f"{key} {text}", missing
 
     def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:

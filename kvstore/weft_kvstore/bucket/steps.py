@@ -105,14 +105,14 @@ class BucketSteps:
         first = min(behind.values(), default=version)
         missing = [slot for slot, step in behind.items() if step == first and step < version]
         return (
-            f"has seen {first} steps of slots {_listed([self.slots[p] for p in of])}; {_waits_for(first, missing)}",
+            f"has seen {first} steps of slots {listed([self.slots[p] for p in of])}; {_waits_for(first, missing)}",
             missing,
         )
 
 
 def _waits_for(step: int, missing: list[int]) -> str:
-    return f"step {step} waits for slots {_listed(missing) or 'none: it is being merged'}"
+    return f"step {step} waits for slots {listed(missing) or 'none: it is being merged'}"
 
 
-def _listed(slots: list[int]) -> str:
+def listed(slots: list[int]) -> str:
     return ", ".join(map(str, slots))

@@ -16,6 +16,7 @@ from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, r
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
 from weft_kvstore.compression import Codec, SliceCodec, SliceEncoder
+from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.sharding import BucketPart
@@ -179,6 +180,10 @@ class EncodedValues:
 # --- How what a shard has of a bucket is merged and updated -----------------------------------------------------------
 
 
+THE_BARRIER: Final = "the barrier"
+"""What errors call the barrier's key, of which no caller knows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSpec:
     """Of bucket `number`, whether its keys are dense or a table. `piece_elements`: elements that the rule updates at
@@ -251,7 +256,8 @@ class BucketSpec(UpdateSpec):
         return f"{self.key_named(slice_)}, slice {int(self.part.slice_indices[slice_])}"
 
     def key_named(self, slice_: int) -> str:
-        return f"key {self.keys[int(self.part.key_indices[slice_])].key!r}"
+        name = self.keys[int(self.part.key_indices[slice_])].key
+        return THE_BARRIER if name == BARRIER_KEY else f"key {name!r}"
 
 
 # --- Carries out updates of a bucket's slices: weights and the rule's state in, and out -------------------------------

@@ -13,7 +13,7 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.link import ClientLink, SentFragment
-from weft_kvstore.client.operation import Answer, Operation, of_barriers
+from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import (
@@ -262,7 +262,7 @@ class ClientCore:
             for shard, said in request.answered(link.shard, message):
                 self.links[shard].say(said)
         except StoreError as error:
-            self.end(request, None, type(error)(f"{self.name_of(request)}: {link.name}: {of_barriers(str(error))}"))
+            self.end(request, None, type(error)(f"{self.name_of(request)}: {link.name}: {error}"))
             return
         if link.shard not in request.pending:
             link.requests.pop(request.number, None)
@@ -481,5 +481,5 @@ class ClientCore:
             silence = "no answer" if state is LinkState.OPEN else f"the connection is {state.value}"
             if link.shared.is_unread(operation):
                 silence = UNREAD
-            waits.append(f"{link.name}: {of_barriers(operation.because.get(shard, silence))}")
+            waits.append(f"{link.name}: {operation.because.get(shard, silence)}")
         return "; ".join(waits)

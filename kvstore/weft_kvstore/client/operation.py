@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -38,19 +37,6 @@ CALLS: Final = {
     PayloadKind.RESTORED_STATE: ("restore of the state", "array", "array"),
 }
 """What a call that sends is named, what its number is, and what it sends."""
-
-_MISSING: Final = re.compile(rf"key {BARRIER_KEY!r} has seen \d+ steps; step \d+ waits for slots (\d[\d, ]*)")
-
-
-def of_barriers(text: str) -> str:
-    """What is said of a barrier's key, in words of the call: nobody who calls it knows of that key."""
-    text = _MISSING.sub(lambda found: _not_here(found[1]), text)
-    return text.replace(f"key {BARRIER_KEY!r}", "the barrier")
-
-
-def _not_here(slots: str) -> str:
-    return f"slots {slots} have not called it" if "," in slots else f"slot {slots} has not called it"
-
 
 Answer: TypeAlias = Done | Measured
 """What a shard says of a request that is no pull."""

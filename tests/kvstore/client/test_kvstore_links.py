@@ -583,7 +583,7 @@ def test_a_barrier_that_waits_long_says_who_has_not_called_it(caplog: pytest.Log
     Barriers(simulation.stores[0]).meet()
     simulation.settle(ANY)
     pass_time(simulation, LOG_AFTER_S + 2)
-    told = r"slot 0: barrier has waited [567] s: shard 0 at tcp://shard-0: slot 1 has not called it"
+    told = r"slot 0: barrier has waited [567] s: shard 0 at tcp://shard-0: waits for slots 1 to call it"
     assert re.fullmatch(told, "".join(caplog.messages))
 
 
