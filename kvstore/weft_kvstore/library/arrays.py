@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.description.form import user_key
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StoreRefusedError
-from weft_kvstore.futures import finished, joined, on_end, then
+from weft_kvstore.futures import finished, on_end, then
 
 # --- Arrays as users have them, NumPy's or not, held against what a key is --------------------------------------------
 # Copies nothing that need not be copied.
@@ -159,18 +158,6 @@ Outs: TypeAlias = list[list[tuple[Any, Any]]]
 """Of each key the arrays that its value goes to: as the caller has given it, and as it is written."""
 
 
-def checked_outs(
-    outs: Sequence[Sequence[Any]],
-    forms: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
-    where: Callable[[int], str],
-) -> Outs:
-    """`checked_out` of each that is not None; `where(number)` begins the error of one of a key."""
-    return [
-        [(out, checked_out(out, *form, where(number))) for out in group if out is not None]
-        for number, (group, form) in enumerate(zip(outs, forms, strict=True))
-    ]
-
-
 def checked_ids(ids: object, where: str) -> Any:
     """Ids of rows, whole numbers of any shape; a GPU's array as it is. Raises StoreRefusedError."""
     array = _of_python(ids, where) if isinstance(ids, int | list | tuple) else None
@@ -235,10 +222,10 @@ def _check_plain(value: Any, where: str, dtype: np.dtype[Any]) -> None:
 
 def _viewed(value: Any) -> Array:
     """NumPy's view of a tensor of the host."""
-    return _bits(value) if _is_brain(value) else np.asarray(value)
+    return _bits(value) if _is_bfloat16(value) else np.asarray(value)
 
 
-def _is_brain(value: Any) -> bool:
+def _is_bfloat16(value: Any) -> bool:
     return _is_tensor(value) and str(value.dtype) == "torch.bfloat16"
 
 
@@ -249,7 +236,7 @@ def _bits(value: Any) -> Array:
 
 
 def _from_dlpack(value: Any) -> Array:
-    if _is_brain(value):
+    if _is_bfloat16(value):
         return _bits(value)
     device, _ = value.__dlpack_device__()
     if device != _CPU:
@@ -258,83 +245,108 @@ def _from_dlpack(value: Any) -> Array:
     return array
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Copies between a GPU's memory and the host's, of which no caller waits: CuPy, pinned memory, events, one thread.
+# --- A user's arrays on their way between the host and a GPU: CuPy, pinned memory, events, one thread -----------------
 
 
 DeviceArray = Any
 """CuPy's array."""
 
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """An array of a GPU that is to be written once `free` has passed: until then kernels of before may read it."""
-
-    array: DeviceArray
-    free: Any
+R = TypeVar("R")
 
 
-class DeviceCopies:
-    """Loads CuPy when it is made. Arrays may be of any library with the CUDA array interface, and of any GPU.
+class ArrayTraffic:
+    """Arrays of the host pass at once; CuPy is loaded, and a thread started, when the first one of a GPU comes. Those
+    may be of any library with the CUDA array interface, and of any GPU. No caller waits for a copy.
 
-    Raises StoreError where CuPy is not installed.
+    Of one key, what was brought first begins first: where an array of a GPU is under way, what comes after it waits
+    behind it, in the order of the copies. `under_way` counts by key what is on its way to the host and has not begun.
     """
 
     def __init__(self) -> None:
-        try:
-            self._cupy = import_cupy()
-        except ImportError as error:
-            detail = f"an array of a GPU was given, and CuPy is not there: pip install 'weft[cuda]' ({error})"
-            raise StoreError(detail) from None
+        self.under_way: Counter[str] = Counter()
+        self._cupy: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+        """Waits for copies in the order in which they were begun."""
+        self._thread: int | None = None
         self._streams: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self._thread: int | None = None
-
-        def begin() -> None:
-            self._thread = threading.get_ident()
-
-        self._pool = ThreadPoolExecutor(1, "weft-store-copies", begin)
-        """Waits for copies in the order in which they were begun."""
-
-    def to_host(self, arrays: Sequence[DeviceArray], where: str) -> Future[list[Array]]:
-        """Copies to pinned memory, behind what the caller's stream has under way. The arrays are held until it ends;
-        what is started later may write them only then. `where` begins its errors."""
-        started = [self._start(self._cupy.asarray(array)) for array in arrays]
-
-        def finish() -> list[Array]:
-            for source, _, done in started:
-                with source.device:
-                    done.synchronize()
-            return [host for _, host, _ in started]
-
-        return self._put(finish, where)
-
-    def reserve(self, out: DeviceArray) -> Target:
-        """Where `to_device` writes later: behind what the caller's stream has under way now."""
-        array = self._cupy.asarray(out)
-        with array.device:
-            return Target(array, self._cupy.cuda.get_current_stream().record())
-
-    def to_device(self, values: Sequence[Array], targets: Sequence[Target], where: str) -> Future[None]:
-        """Copies values of the host there. Once it has ended any stream may read them. `where` begins its errors."""
-
-        def finish() -> None:
-            for value, target in zip(values, targets, strict=True):
-                with target.array.device:
-                    stream = self._stream(target.array.device.id)
-                    with stream:
-                        stream.wait_event(target.free)
-                        target.array[...] = self._cupy.asarray(value)
-                    stream.synchronize()
-
-        return self._put(finish, where)
+        """Held while something of this is made, and while what is under way is counted."""
 
     def close(self) -> None:
         """Ends after the copies that were begun. Idempotent."""
-        self._pool.shutdown(wait=threading.get_ident() != self._thread)
+        with self._lock:
+            pool = self._pool
+        if pool is not None:
+            pool.shutdown(wait=threading.get_ident() != self._thread)
 
-    def _start(self, array: DeviceArray) -> tuple[DeviceArray, Array, Any]:
-        """Begins a copy: what is copied, where to, and the event that ends it."""
+    def bring(
+        self, where: str, names: Sequence[str], values: list[Any], begin: Callable[[list[Array]], Future[R]]
+    ) -> Future[R]:
+        """Begins with these arrays once all of them are on the host and all of before, of these keys, has begun: at
+        once where that is so. What raises has begun nothing. Arrays of a GPU are copied behind what the caller's stream
+        has under way, and held until then; what is started later may write them only then."""
+        there = [number for number, value in enumerate(values) if is_on_device(value)]
+        if not there and (not self.under_way or self.under_way.keys().isdisjoint(names)):
+            return begin(values)
+        cupy = self._loaded()
+        started = [self._start_to_host(cupy.asarray(values[number])) for number in there]
+
+        def finish() -> list[Array]:
+            found = list(values)
+            for number, (source, host, done) in zip(there, started, strict=True):
+                with source.device:
+                    done.synchronize()
+                found[number] = host
+            return found
+
+        copied = self._put(finish, _where(where, names))
+        with self._lock:
+            self.under_way.update(names)
+        begun = then(copied, begin)
+        on_end(copied, lambda _: self._has_begun(names))  # After `begin`, or where there is none.
+        return begun
+
+    def deliver(
+        self, where: str, names: Sequence[str], pulled: Future[list[Any]], outs: Outs, *, single: bool
+    ) -> Future[Any]:
+        """What was pulled, of each key in the caller's own arrays where some were given, which are the result then.
+        Those of a GPU are written behind what the caller's stream has under way now: kernels may read them until then.
+        Once the future has ended any stream may read them."""
+        targets: list[tuple[int, DeviceArray, Any]] = []
+        for number, written in [(number, one) for number, group in enumerate(outs) for _, one in group]:
+            if is_on_device(written):
+                array = self._loaded().asarray(written)
+                with array.device:
+                    targets.append((number, array, self._cupy.cuda.get_current_stream().record()))
+
+        def give(values: list[Any]) -> Future[Any]:
+            found = []
+            for value, group in zip(values, outs, strict=True):
+                for _, written in group:
+                    if written is not value and not is_on_device(written):
+                        np.copyto(written, value)
+                given = [out for out, _ in group] or [value]
+                found.append(given if len(given) > 1 else given[0])
+            result = found[0] if single else found
+            if not targets:
+                return finished(result)
+
+            def finish() -> Any:
+                for number, array, free in targets:
+                    with array.device:
+                        stream = self._stream(array.device.id)
+                        with stream:
+                            stream.wait_event(free)
+                            array[...] = self._cupy.asarray(values[number])
+                        stream.synchronize()
+                return result
+
+            return self._put(finish, _where(where, names))
+
+        return then(pulled, give)
+
+    def _start_to_host(self, array: DeviceArray) -> tuple[DeviceArray, Array, Any]:
+        """Begins a copy to pinned memory: what is copied, where to, and the event that ends it."""
         with array.device:
             source = self._cupy.ascontiguousarray(array)
             computed = self._cupy.cuda.get_current_stream().record()
@@ -353,94 +365,22 @@ class DeviceCopies:
                 self._streams[device] = self._cupy.cuda.Stream(non_blocking=True)
             return self._streams[device]
 
-    def _put(self, work: Callable[[], Any], where: str) -> Future[Any]:
-        def carry_out() -> Any:
+    def _put(self, work: Callable[[], R], where: str) -> Future[R]:
+        """Has work done on the thread for copies. `where` begins its errors."""
+
+        def carry_out() -> R:
             try:
                 return work()
             except Exception as error:
                 raise StoreError(f"{where}: a copy between GPU and host failed: {error}") from error
 
+        assert self._pool is not None
         try:
             return self._pool.submit(carry_out)
         except RuntimeError:
-            future: Future[Any] = Future()
+            future: Future[R] = Future()
             future.set_exception(StoreClosedError(f"{where}: the store was closed"))
             return future
-
-
-# --- A user's arrays on their way between the host and wherever they are ----------------------------------------------
-
-
-R = TypeVar("R")
-
-
-class ArrayTraffic:
-    """Arrays of the host pass at once; CuPy is loaded, and a thread started, when the first one of a GPU comes.
-
-    Of one key, what was brought first begins first: where an array of a GPU is under way, what comes after it waits
-    behind it, in the order of the copies. `under_way` counts by key what is on its way to the host and has not begun.
-    """
-
-    def __init__(self) -> None:
-        self._copies: DeviceCopies | None = None
-        self.under_way: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        """Held while `_copies` is made, and while what is under way is counted."""
-
-    def close(self) -> None:
-        """Ends after the copies that were begun. Idempotent."""
-        with self._lock:
-            copies = self._copies
-        if copies is not None:
-            copies.close()
-
-    def bring(
-        self, where: str, names: Sequence[str], values: list[Any], begin: Callable[[list[Array]], Future[R]]
-    ) -> Future[R]:
-        """Begins with these arrays once all of them are on the host and all of before, of these keys, has begun: at
-        once where that is so. What raises has begun nothing."""
-        there = [number for number, value in enumerate(values) if is_on_device(value)]
-        if not there and (not self.under_way or self.under_way.keys().isdisjoint(names)):
-            return begin(values)
-
-        def brought(hosts: list[Array]) -> Future[R]:
-            found = dict(zip(there, hosts, strict=True))
-            return begin([found.get(number, value) for number, value in enumerate(values)])
-
-        copied = self._device().to_host([values[number] for number in there], _where(where, names))
-        with self._lock:
-            self.under_way.update(names)
-        begun = then(copied, brought)
-        on_end(copied, lambda _: self._has_begun(names))  # After `brought`, or where there is none.
-        return begun
-
-    def deliver(
-        self, where: str, names: Sequence[str], pulled: Future[list[Any]], outs: Outs, *, single: bool
-    ) -> Future[Any]:
-        """What was pulled, of each key in the caller's own arrays where some were given, which are the result then."""
-        targets = [
-            (number, self._device().reserve(written))
-            for number, group in enumerate(outs)
-            for _, written in group
-            if is_on_device(written)
-        ]
-
-        def give(values: list[Any]) -> Future[Any]:
-            found = []
-            for value, group in zip(values, outs, strict=True):
-                for _, written in group:
-                    if written is not value and not is_on_device(written):
-                        np.copyto(written, value)
-                given = [out for out, _ in group] or [value]
-                found.append(given if len(given) > 1 else given[0])
-            result = found[0] if single else found
-            if not targets:
-                return finished(result)
-            hosts, written = [values[number] for number, _ in targets], [one for _, one in targets]
-            copies = self._device().to_device(hosts, written, _where(where, names))
-            return joined([copies], lambda _: result)
-
-        return then(pulled, give)
 
     def _has_begun(self, names: Sequence[str]) -> None:
         with self._lock:
@@ -449,11 +389,21 @@ class ArrayTraffic:
                 if not self.under_way[name]:
                     del self.under_way[name]
 
-    def _device(self) -> DeviceCopies:
+    def _loaded(self) -> Any:
+        """CuPy; there is a thread for copies too. Raises StoreError where it is not installed."""
         with self._lock:
-            if self._copies is None:
-                self._copies = DeviceCopies()
-            return self._copies
+            if self._pool is None:
+                try:
+                    self._cupy = import_cupy()
+                except ImportError as error:
+                    detail = f"an array of a GPU was given, and CuPy is not there: pip install 'weft[cuda]' ({error})"
+                    raise StoreError(detail) from None
+
+                def begin() -> None:
+                    self._thread = threading.get_ident()
+
+                self._pool = ThreadPoolExecutor(1, "weft-store-copies", begin)
+            return self._cupy
 
 
 def _where(call: str, names: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ from weft_kvstore.library.arrays import (
     as_given,
     as_kept,
     checked,
-    checked_outs,
+    checked_out,
     is_on_device,
     is_several,
     sum_of,
@@ -457,10 +457,12 @@ class KVStore(RowCalls):
 
     def _outs(self, call: str, keys: KeySet, out: Any) -> Outs:
         """The arrays that each key's value goes to: one, or several, as devices have them."""
-        outs = self._registry.each(call, keys, out)
-        groups = [one if isinstance(one, list | tuple) and one else [one] for one in outs]
-        forms = [(user_dtype(key), tuple(key.shape)) for key in keys.keys]
-        return checked_outs(groups, forms, lambda number: self._registry.where(call, keys.given[number]))
+        found: Outs = []
+        for one, key, given in zip(keys.given, keys.keys, self._registry.each(call, keys, out), strict=True):
+            group = given if isinstance(given, list | tuple) and given else [given]
+            form = user_dtype(key), tuple(key.shape), self._registry.where(call, one)
+            found.append([(own, checked_out(own, *form)) for own in group if own is not None])
+        return found
 
     def _gradients(self, call: str, keys: KeySet, gradient: Any) -> list[list[Any]]:
         """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
