@@ -16,7 +16,7 @@ from weft_kvstore.encryption import make_key_files
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings, serve
 
-VARIABLES_ALONE: Final = {"token", "credit_bytes", "frame_bytes", "silence_s", "alive_file"}
+VARIABLES_ALONE: Final = {"token", "silence_s", "alive_file"}
 """Settings that are no options: a secret, and what nobody sets by hand."""
 
 

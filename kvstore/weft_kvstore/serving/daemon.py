@@ -19,7 +19,7 @@ from weft.api.base import Name
 from weft_kvstore.description.check import check_port
 from weft_kvstore.rows.memory import LEAST_MEMORY_BYTES, TablePlace
 from weft_kvstore.serving.metrics import counted, metrics_served, summed
-from weft_kvstore.settings import LinkSettings, endpoints_of
+from weft_kvstore.settings import endpoints_of
 
 if TYPE_CHECKING:
     from weft.agent.membership import Join
@@ -42,7 +42,7 @@ class ShardSettings(BaseSettings):
     shard: Annotated[int, Field(ge=0)] | None = None
     """Which shard of the description this is."""
     name: Name = "shard"
-    """What people call this shard."""
+    """This shard's name, for people."""
     bind: str | None = None
     """Where to listen; port 0 takes any free one, and `tcp://0.0.0.0:8471-8570` the first free one of a range, for each
     job another. If left out, what the description says, or a free port of this machine alone."""
@@ -51,30 +51,26 @@ class ShardSettings(BaseSettings):
     wildcard."""
     token: str | None = None
     """The bearer token that the server asks of agents, where it asks for one."""
-    credit_bytes: Annotated[int, Field(ge=1)] | None = None
-    """Payload bytes under way on one link; follows a network's rate where left out."""
-    frame_bytes: Annotated[int, Field(ge=1, le=1 << 25)] | None = None
-    """Payload bytes of a frame; about 2 ms of a network's rate where left out."""
     curve_keys: Path | None = None
-    """The file with this shard's CURVE keys, as `new_curve_keys` makes it: links are encrypted then. Of a store used
+    """The file with this shard's CURVE keys, as `--new-curve-keys` makes it: links are encrypted then. For a store used
     alone."""
     curve_clients: Path | None = None
     """A directory with the public keys of the clients that are accepted; whoever knows this shard's where left out."""
     table_directory: Path | None = None
-    """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
+    """Where the rows of tables are kept that do not fit into `table_memory`; all rows are in memory where left out."""
     table_memory: Annotated[ByteSize, Field(ge=LEAST_MEMORY_BYTES)] | None = None
-    """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
+    """How much memory the rows of one table may take, as 4GiB; more of them are kept in `table_directory`."""
     job_memory: Annotated[ByteSize, Field(ge=1 << 28)] | None = None
     """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. What the machine
     has, or its container may take, where left out."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Where to serve Prometheus metrics over HTTP; 0 takes any free port; nowhere where left out."""
     metrics_host: str = "127.0.0.1"
-    """The address for that: this machine alone unless told."""
+    """The address of the metrics' port; reached from this machine alone unless set."""
     silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
-    """Seconds without a word after which a slot is held to be lost. A weft server says it itself of its jobs."""
+    """Seconds without a message after which a slot counts as lost. A weft server sets it for its jobs."""
     alive_file: Path | None = None
-    """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe if it hangs."""
+    """A file that is touched at every heartbeat while the daemon works: a probe sees by its age that it hangs."""
     exit_with_parent: bool = False
     """Whether to end when standard input closes."""
 
@@ -112,10 +108,6 @@ class ShardSettings(BaseSettings):
         if self.table_directory is None or self.table_memory is None:
             return None
         return TablePlace(self.table_directory, self.table_memory)
-
-    @property
-    def link(self) -> LinkSettings:
-        return LinkSettings(credit_bytes=self.credit_bytes, frame_bytes=self.frame_bytes, silence_s=self.silence_s)
 
 
 # --- One child for each job that a server hands out -------------------------------------------------------------------
@@ -168,7 +160,7 @@ class ShardDaemon:
             "shard": allocation.shard,
             "bind": settings.bind or ANY_PORT,
             "advertise": settings.advertise,
-            "link": {**asdict(settings.link), "silence_s": allocation.lost_after_s},
+            "silence_s": allocation.lost_after_s,
             "curve": None if allocation.curve is None else allocation.curve.model_dump(),
             "curve_clients": allocation.curve_clients,
             "snapshot": None if allocation.snapshot is None else allocation.snapshot.model_dump(mode="json"),

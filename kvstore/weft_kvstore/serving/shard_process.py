@@ -62,7 +62,7 @@ class ShardTask(msgspec.Struct, frozen=True):
     shard: int
     bind: str
     advertise: str | None = None
-    link: LinkSettings = LinkSettings()
+    silence_s: float = LinkSettings().silence_s
     tables: TablePlace | None = None
     curve: CurveKeys | None = None
     """Of this shard, where links are encrypted."""
@@ -159,7 +159,7 @@ def _served(
     `ShardServer` and its `open` do, and StoreError at the end where it has failed."""
     with ShardServer(
         task.bind,
-        settings=task.link,
+        settings=LinkSettings(silence_s=task.silence_s),
         tables=task.tables,
         authenticator=authenticator,
         trace=trace,
@@ -244,7 +244,7 @@ def serve_alone(settings: ShardSettings) -> None:
     bind = settings.bind or description.shards[shard]
     if not bind:
         raise DescriptionError(f"shards[{shard}]: no endpoint to listen on; say one with --bind")
-    task = ShardTask(settings.name, description, shard, bind, link=settings.link, tables=settings.tables)
+    task = ShardTask(settings.name, description, shard, bind, silence_s=settings.silence_s, tables=settings.tables)
     with (
         suppress(OpenStoppedError),
         _served(task, authenticator, stop) as server,

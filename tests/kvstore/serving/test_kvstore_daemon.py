@@ -141,13 +141,13 @@ def test_settings_that_say_nothing_or_two_things_are_refused(given: dict[str, An
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_SHARD_SERVER", "http://server:1")
     monkeypatch.setenv("WEFT_SHARD_SILENCE_S", "2.5")
-    assert ShardSettings().link == LinkSettings(silence_s=2.5)
+    assert ShardSettings().silence_s == 2.5
 
 
 def test_a_shard_waits_for_a_silent_slot_as_long_as_the_server_says() -> None:
     daemon: Any = SimpleNamespace(_settings=ShardSettings(server="http://server", silence_s=5.0))
     told = allocation(described("tcp://127.0.0.1:1"), "a").model_copy(update={"lost_after_s": 300.0})
-    assert ShardDaemon._task(daemon, told)["link"]["silence_s"] == 300.0
+    assert ShardDaemon._task(daemon, told)["silence_s"] == 300.0
 
 
 def test_a_wildcard_is_advertised_by_the_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
