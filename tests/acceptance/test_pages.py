@@ -113,8 +113,8 @@ def test_the_tutorial_trains_a_module_and_brings_its_weights_home(
 def test_the_page_on_graphs_runs_from_top_to_bottom(place: Place, client: weft.Client) -> None:
     programs = blocks("docs/first-job.md")
     assert len(programs) == 6
-    programs[-1] = shorter = programs[-1].replace("epochs=40", "epochs=20")
-    assert "epochs=20," in shorter
+    programs[-1] = shorter = programs[-1].replace("epochs=40", "epochs=12")
+    assert "epochs=12," in shorter
     said = run(place, "\n".join(programs))
     # What it prints shows something: numbers that are no zeros, and dropout that makes others of them.
     inference, training = re.findall(r"\[\[.*?\]\]", said, flags=re.DOTALL)[:2]

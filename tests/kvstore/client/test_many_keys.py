@@ -1,4 +1,4 @@
-"""Pushes and pulls of many keys at once, against shards written in plain NumPy: see `bucket_shard`."""
+"""Pushes and pulls of many keys at once, in a simulation of one slot. Keys hold what the last step pushed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bucket_shard import BucketCluster
-from store_cluster import key_of, store_of, table_of
+from store_cluster import constant, key_of, store_of, table_of
 from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore.client.calls import TRIES, consistent_read
@@ -24,6 +23,34 @@ from weft_kvstore.settings import STEPS_AHEAD, LinkSettings
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import decode_request
 from weft_kvstore.wire.messages import MAX_RUNS, NOBODY, PayloadKind, Push
+
+PATIENT = LinkSettings(silence_s=1e6)
+
+
+class Cluster(Simulation):
+    """One client and its shards."""
+
+    def __init__(self, description: StoreDescription, seed: int = 1, link: LinkSettings = PATIENT) -> None:
+        super().__init__(description, link)
+        self.choose = random.Random(seed)
+        self.core, self.store = self.clients[0], self.stores[0]
+
+    def ended(self, future: Future[Any], *, cuts: float = 0.0) -> Any:
+        """What a future ends with; behind each message a connection breaks with that probability."""
+        for _ in range(200):
+            while self.step(self.choose):
+                if self.choose.random() < cuts:
+                    self.cut(0, self.choose.randrange(len(self.shards)))
+            if future.done():
+                return future.result(0)
+            self.now += 0.25
+        raise AssertionError("the store stands still")
+
+
+def kept(key: KeyDescription) -> KeyDescription:
+    """The key holds 0, then what was pushed in the last step."""
+    return msgspec.structs.replace(constant(key, 0.0), update=Update.MEAN)
+
 
 DTYPES = ["float32", "float64", "int8", "float16"]
 
@@ -41,22 +68,22 @@ def described(draw: st.DrawFn) -> StoreDescription:
     for number in range(draw(st.integers(1, 12))):
         key = key_of(f"k{number}", draw(key_shapes), 1, priority=draw(st.integers(0, 3)))
         whole = draw(st.integers(0, 5)) == 0
-        keys.append(msgspec.structs.replace(key, dtype=draw(st.sampled_from(DTYPES)), whole=whole, update=Update.MEAN))
+        keys.append(msgspec.structs.replace(kept(key), dtype=draw(st.sampled_from(DTYPES)), whole=whole))
     return store_of(keys, slots=1, shards=draw(st.integers(1, 4)), slice_bytes=draw(st.sampled_from([8, 100, 1024])))
 
 
 def array_like(key: KeyDescription, generator: np.random.Generator) -> np.ndarray:
-    """Small whole numbers: sums of them are exact in every dtype."""
+    """Small whole numbers, which every dtype has."""
     return generator.integers(-3, 4, key.shape).astype(key.dtype)
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(described(), st.integers(0, 2**32), st.sampled_from([0.0, 0.02]), st.booleans(), st.data())
 def test_any_keys_in_any_order_arrive_as_plain_numpy_says(
     description: StoreDescription, seed: int, cuts: float, narrow: bool, data: st.DataObject
 ) -> None:
-    link = LinkSettings(credit_bytes=700, frame_bytes=300) if narrow else LinkSettings()
-    cluster = BucketCluster(description, seed, link)
+    link = LinkSettings(silence_s=1e6, credit_bytes=700, frame_bytes=300) if narrow else PATIENT
+    cluster = Cluster(description, seed, link)
     generator = np.random.Generator(np.random.Philox(seed))
     keys = {key.key: key for key in description.keys}
     plain = {name: np.zeros(key.shape, key.dtype) for name, key in keys.items()}
@@ -67,26 +94,26 @@ def test_any_keys_in_any_order_arrive_as_plain_numpy_says(
         for step in sorted({steps[name] for name in names}):
             some = [name for name in names if steps[name] == step]
             gradients = [array_like(keys[name], generator) for name in some]
-            assert cluster.finish(cluster.store.push(some, step, gradients), cuts=cuts) is None
+            assert cluster.ended(cluster.store.push(some, step, gradients), cuts=cuts) is None
             for name, gradient in zip(some, gradients, strict=True):
-                plain[name] = plain[name] + gradient
+                plain[name] = gradient
                 steps[name] += 1
         wanted = data.draw(order)[: data.draw(st.integers(0, len(keys)))]
         out = [np.empty(keys[name].shape, keys[name].dtype) for name in wanted] if data.draw(st.booleans()) else None
-        found = cluster.finish(cluster.store.pull(wanted, 0, out=out), cuts=cuts)
+        found = cluster.ended(cluster.store.pull(wanted, 0, out=out), cuts=cuts)
         assert [value.tobytes() for value in found] == [plain[name].tobytes() for name in wanted]
         assert all(value.shape == plain[name].shape for value, name in zip(found, wanted, strict=True))
         assert out is None or all(one is other for one, other in zip(found, out, strict=True))
-        pulled = cluster.finish(cluster.store.pull_versions(wanted, 0), cuts=cuts)
+        pulled = cluster.ended(cluster.store.pull_versions(wanted, 0), cuts=cuts)
         versions = [steps[name] if keys[name].size else 0 for name in wanted]
         assert pulled.lowest.tolist() == pulled.highest.tolist() == versions
     assert len(cluster.core.open) == 0
     assert all(link.outbox.queued_bytes == link.outbox.in_flight_bytes == 0 for link in cluster.core.links)
 
 
-def small(count: int, *, shards: int = 1, nbytes: int = 64) -> StoreDescription:
-    keys = [key_of(f"k{number}", (nbytes // 4,), 1, priority=number % 3) for number in range(count)]
-    return store_of(keys, slots=1, shards=shards)
+def small(count: int, *, shards: int = 1, slots: int = 1) -> StoreDescription:
+    keys = [kept(key_of(f"k{number}", (16,), slots, priority=number % 3)) for number in range(count)]
+    return store_of(keys, slots=slots, shards=shards)
 
 
 def names_of(description: StoreDescription) -> list[str]:
@@ -95,58 +122,60 @@ def names_of(description: StoreDescription) -> list[str]:
 
 def test_a_whole_bucket_is_one_run_however_many_keys_it_has() -> None:
     description = small(500)
-    cluster = BucketCluster(description, 1)
+    cluster = Cluster(description)
     keys = names_of(description)
     gradients = [np.full(16, number, np.float32) for number in range(500)]
-    cluster.finish(cluster.store.push(keys, 0, gradients))
-    assert cluster.shards[0].most_runs == 1
-    values = cluster.finish(cluster.store.pull(keys, 1))
+    cluster.ended(cluster.store.push(keys, 0, gradients))
+    pushes = [decode_request(parts)[0] for way, parts in cluster.delivered if way == "up"]
+    assert [len(push.runs) for push in pushes if isinstance(push, Push)] == [1]
+    values = cluster.ended(cluster.store.pull(keys, 1))
     assert all(np.array_equal(value, gradient) for value, gradient in zip(values, gradients, strict=True))
 
 
 def test_small_values_share_a_buffer_and_large_ones_do_not() -> None:
-    keys = [key_of(f"k{number}", (16,), 1) for number in range(4)] + [key_of("big", (1 << 16,), 1)]
+    keys = [kept(key_of(f"k{number}", (16,), 1)) for number in range(4)] + [key_of("big", (1 << 16,), 1)]
     description = store_of(keys, slots=1, shards=1)
-    cluster = BucketCluster(description, 1)
-    values = cluster.finish(cluster.store.pull(names_of(description), 0))
+    cluster = Cluster(description)
+    values = cluster.ended(cluster.store.pull(names_of(description), 0))
     assert all(value.base is values[0].base and value.flags.writeable for value in values[:4])
     assert values[4].base is None
     values[0][:] = 1.0
     assert not values[1].any()
-    (alone,) = cluster.finish(cluster.store.pull(["k2"], 0))
+    (alone,) = cluster.ended(cluster.store.pull(["k2"], 0))
     assert alone.base is None
 
 
 def test_a_push_keeps_arrays_as_they_are_until_they_are_sent() -> None:
     """Nothing is copied when it is handed over: what is written before it has left is seen."""
     description = small(2)
-    cluster = BucketCluster(description, 1)
+    cluster = Cluster(description)
     gradients = [np.zeros(16, np.float32) for _ in range(2)]
     future = cluster.store.push(["k0", "k1"], 0, gradients)
     gradients[1][:] = 5.0
-    cluster.finish(future)
-    assert cluster.finish(cluster.store.pull("k1", 1)).tolist() == [5.0] * 16
+    cluster.ended(future)
+    assert cluster.ended(cluster.store.pull("k1", 1)).tolist() == [5.0] * 16
 
 
 def test_values_are_set_for_many_keys_at_once() -> None:
     description = small(3, shards=2)
-    cluster = BucketCluster(description, 1)
-    cluster.finish(cluster.store.set(["k2", "k0"], 0, [np.full(16, 2, np.float32), np.full(16, 1, np.float32)]))
-    found = cluster.finish(cluster.store.pull(["k0", "k1", "k2"], 0))
-    assert [float(value[3]) for value in found] == [1.0, 0.0, 2.0]
+    cluster = Cluster(description)
+    cluster.ended(cluster.store.set(["k2", "k0"], 1, [np.full(16, 2, np.float32), np.full(16, 1, np.float32)]))
+    cluster.ended(cluster.store.push(names_of(description), 0, [9 * ones()] * 3))
+    found = cluster.ended(cluster.store.pull(["k0", "k1", "k2"], 1))
+    assert [float(value[3]) for value in found] == [1.0, 9.0, 2.0]
 
 
 def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
     """Every other key of a bucket is a run of its own."""
     count = 2 * MAX_RUNS + 10
-    keys = [key_of(f"k{number}", (1,), 1) for number in range(count)]
+    keys = [kept(key_of(f"k{number}", (1,), 1)) for number in range(count)]
     description = store_of(keys, slots=1, shards=1)
-    cluster = BucketCluster(description, 1)
+    cluster = Cluster(description)
     names = names_of(description)
-    cluster.finish(cluster.store.push(names, 0, [np.full(1, number, np.float32) for number in range(count)]))
+    cluster.ended(cluster.store.push(names, 0, [np.full(1, number, np.float32) for number in range(count)]))
     wanted = names[::2]
-    assert [float(value[0]) for value in cluster.finish(cluster.store.pull(wanted, 1))] == list(range(0, count, 2))
-    pulled = cluster.finish(cluster.store.pull_versions(names[::-1], 1))
+    assert [float(value[0]) for value in cluster.ended(cluster.store.pull(wanted, 1))] == list(range(0, count, 2))
+    pulled = cluster.ended(cluster.store.pull_versions(names[::-1], 1))
     assert len(pulled.values) == len(pulled.lowest) == count
     assert pulled.values[0][0] == count - 1
 
@@ -186,7 +215,7 @@ def read_only() -> np.ndarray:
 def test_what_does_not_fit_is_refused_by_key_before_anything_is_sent(call: Any, told: str) -> None:
     keys = [key_of("k0", (16,), 1), key_of("k1", (16,), 1), table_of("t", (9, 2), 1)]
     keys.append(msgspec.structs.replace(key_of("still", (16,), 1), slots=()))
-    cluster = BucketCluster(store_of(keys, slots=1, shards=1), 1)
+    cluster = Cluster(store_of(keys, slots=1, shards=1))
     future: Future[Any] = call(cluster.store)
     with pytest.raises(StoreRefusedError, match=told):
         future.result(0)
@@ -194,27 +223,25 @@ def test_what_does_not_fit_is_refused_by_key_before_anything_is_sent(call: Any, 
 
 
 def test_numbers_of_numpy_are_steps_too() -> None:
-    cluster = BucketCluster(small(1), 1)
-    cluster.finish(cluster.store.push("k0", np.int64(0), ones()))
-    assert cluster.finish(cluster.store.pull("k0", np.uint8(1))).tolist() == [1.0] * 16
+    cluster = Cluster(small(1))
+    cluster.ended(cluster.store.push("k0", np.int64(0), ones()))
+    assert cluster.ended(cluster.store.pull("k0", np.uint8(1))).tolist() == [1.0] * 16
 
 
-@pytest.mark.parametrize("call", ["push", "pushpull"])
+@pytest.mark.parametrize("call", ["pull", "pushpull"])
 def test_at_the_deadline_a_call_of_many_keys_says_which_it_was_and_who_is_missing(call: str) -> None:
-    cluster = BucketCluster(small(9), 1)
-    names, arrays = [f"k{number}" for number in range(9)], [ones()] * 9
-    store = cluster.store
-    future = store.push(names, 0, arrays) if call == "push" else store.pushpull(store.key_set(names), 0, arrays)
-    cluster.pump()
-    cluster.shards[0].deaf = True
-    for _ in range(59):
-        cluster.now += 1.0
-        while cluster.step():
+    cluster = Cluster(small(9, slots=2))
+    names, store = [f"k{number}" for number in range(9)], cluster.store
+    future = store.pull(names, 1) if call == "pull" else store.pushpull(store.key_set(names), 0, [ones()] * 9)
+    for _ in range(61):
+        assert not future.done()
+        while cluster.step(cluster.choose):
             pass
-    assert not future.done()
-    cluster.now += 1.0
-    cluster.pump()
-    told = rf"{call} of 9 keys \('k0', 'k1', 'k2', 'k3' and 5 more\), step 0 took over 60 s; shard 0 at .*: no answer"
+        cluster.now += 1.0
+    cluster.step(cluster.choose)
+    told = (
+        rf"{call} of 9 keys \('k0', 'k1', 'k2', 'k3' and 5 more\), .* took over 60 s; shard 0 at .*waits for slots .*1"
+    )
     with pytest.raises(StoreTimeoutError, match=told):
         future.result(0)
 
@@ -222,34 +249,34 @@ def test_at_the_deadline_a_call_of_many_keys_says_which_it_was_and_who_is_missin
 class TestConsistentReads:
     """Keys that are pushed one after the other are at one version only now and then."""
 
-    def cluster(self, shards: int = 2) -> BucketCluster:
-        return BucketCluster(small(3, shards=shards), 5)
+    def cluster(self) -> Cluster:
+        return Cluster(small(3, shards=2), 5)
 
-    def push(self, cluster: BucketCluster, name: str, step: int) -> None:
-        cluster.finish(cluster.store.push(name, step, ones()))
+    def push(self, cluster: Cluster, name: str, step: int) -> None:
+        cluster.ended(cluster.store.push(name, step, ones()))
 
     def test_values_of_one_version_are_read_at_once(self) -> None:
         cluster = self.cluster()
         for name in ("k0", "k1", "k2"):
             self.push(cluster, name, 0)
-        version, values = cluster.finish(cluster.store.read_consistent(["k2", "k0"]))
+        version, values = cluster.ended(cluster.store.read_consistent(["k2", "k0"]))
         assert (version, [float(value[0]) for value in values]) == (1, [1.0, 1.0])
 
     def test_keys_that_are_behind_are_waited_for(self) -> None:
         cluster = self.cluster()
         self.push(cluster, "k0", 0)
         read = cluster.store.read_consistent(["k0", "k1", "k2"])
-        while cluster.step():
+        while cluster.step(cluster.choose):
             pass
         assert not read.done()
         self.push(cluster, "k1", 0)
         self.push(cluster, "k2", 0)
-        version, values = cluster.finish(read)
+        version, values = cluster.ended(read)
         assert (version, [float(value[0]) for value in values]) == (1, [1.0, 1.0, 1.0])
 
     def test_other_modes_have_no_version_of_all(self) -> None:
         description = msgspec.structs.replace(small(2), mode=Mode.ASYNC)
-        cluster = BucketCluster(description, 1)
+        cluster = Cluster(description)
         with pytest.raises(StoreRefusedError, match=r"read_consistent of 2 keys .*: in mode async"):
             cluster.store.read_consistent(["k0", "k1"]).result(0)
         with pytest.raises(
