@@ -73,8 +73,8 @@ def test_whoever_has_the_value_gives_it(make: Make) -> None:
     np.testing.assert_array_equal(stores[0].pull_rows("t", [4, 0]).result(WAIT_S), rows[[4, 0]])
 
 
-def test_a_key_that_nobody_gave_says_so(make: Make) -> None:
-    (store,) = make(describe({"w": (3,)}, rule="sgd"), timeout_s=0.5)
+def test_a_key_that_nobody_gave_says_so(make_alone: Make) -> None:
+    (store,) = make_alone(describe({"w": (3,)}, rule="sgd"), timeout_s=0.5)
     with pytest.raises(StoreTimeoutError, match="key 'w' was never set"):
         store.pull("w").result(WAIT_S)
 
@@ -159,8 +159,8 @@ def test_slots_meet_at_a_barrier(make: Make) -> None:
     assert "#barrier" not in one.keys
 
 
-def test_a_barrier_that_a_slot_does_not_reach_names_it(make: Make) -> None:
-    one, *_ = make(describe({"w": zero(2)}, slots=3, rule="sgd"), timeout_s=0.5)
+def test_a_barrier_that_a_slot_does_not_reach_names_it(make_alone: Make) -> None:
+    one, *_ = make_alone(describe({"w": zero(2)}, slots=3, rule="sgd"), timeout_s=0.5)
     with pytest.raises(StoreTimeoutError, match=r"^slot 0: barrier took over .*waits for slots 1, 2 to call it$"):
         one.barrier().result(WAIT_S)
     with pytest.raises(StoreTimeoutError, match=r"^slot 0: pull of key 'w', version 1 took.*waits for slots 1, 2"):

@@ -75,8 +75,10 @@ def test_a_push_that_is_refused_is_no_newest_step() -> None:
             assert server._core.job.stragglers.newest == 0
 
 
-def test_gradients_that_arrived_count_where_the_values_come_too_late(make: Make) -> None:
-    one, other = make(describe({"w": Key(shape=(4,), initializer=0.0)}, slots=2, rule="sgd", lr=1.0), timeout_s=0.5)
+def test_gradients_that_arrived_count_where_the_values_come_too_late(make_alone: Make) -> None:
+    one, other = make_alone(
+        describe({"w": Key(shape=(4,), initializer=0.0)}, slots=2, rule="sgd", lr=1.0), timeout_s=0.5
+    )
     for store in (one, other):
         store.pull("w").result(WAIT_S)
     with pytest.raises(StoreTimeoutError, match=r"pushpull of key 'w', step 0 .*slots? 1"):
@@ -271,8 +273,8 @@ def test_rows_that_were_refused_have_to_be_pushed_again(make: Make) -> None:
     assert again.result(WAIT_S).tolist() == [[-8.0, -8.0]]
 
 
-def test_rows_that_arrived_count_where_those_that_are_pulled_come_too_late(make: Make) -> None:
-    one, other = make(describe({"t": table()}, slots=2, rule="sgd", lr=1.0), timeout_s=0.5)
+def test_rows_that_arrived_count_where_those_that_are_pulled_come_too_late(make_alone: Make) -> None:
+    one, other = make_alone(describe({"t": table()}, slots=2, rule="sgd", lr=1.0), timeout_s=0.5)
     with pytest.raises(StoreTimeoutError, match=r"pushpull of rows of key 't', step 0 .*slots? 1"):
         one.pushpull_rows("t", [1], rows_of(1)).result(WAIT_S)
     other.push_rows("t", [1], rows_of(1)).result(WAIT_S)

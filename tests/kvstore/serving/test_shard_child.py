@@ -190,15 +190,14 @@ def test_nobody_but_the_jobs_own_workers_can_talk_to_a_child_with_keys(forkserve
     here = msgspec.structs.replace(here, shards=(ready(said),))
     with StoreClient(here, 0, settings=LINK, curve_keys=workers) as client:
         assert client.pull("w", 0).result(WAIT_S).shape == (300,)
-        quick = LinkSettings(silence_s=WAIT_S, request_timeout_s=0.5)
         for keys in (stranger, None):
             with (
-                StoreClient(here, 0, incarnation=9, settings=quick, curve_keys=keys) as other,
+                StoreClient(here, 0, incarnation=9, settings=LINK, curve_keys=keys) as other,
                 pytest.raises(StoreError, match="rejects a client with the CURVE key"),
             ):
                 other.pull("w", 0).result(WAIT_S)
         plain = msgspec.structs.replace(here, curve_keys=())
-        with StoreClient(plain, 0, incarnation=9, settings=quick) as other, pytest.raises(StoreError):
+        with StoreClient(plain, 0, incarnation=9, settings=LINK) as other, pytest.raises(StoreError):
             other.pull("w", 0).result(WAIT_S)
         assert client.pull("w", 0).result(WAIT_S).shape == (300,)
     stop(child, said)
