@@ -27,7 +27,7 @@ from weft_kvstore.wire.outbox import BufferSource, Source
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeyPart:
     """What a run has of a key: bytes `start` to `stop` of the value of the key at `position` in the call, from its
     slice `first` on; `whole` where that is all of it."""
 
@@ -58,7 +58,7 @@ class PlanRun:
     bounds: Array
     priority: int
     priorities: Array | None
-    parts: tuple[Part, ...]
+    parts: tuple[KeyPart, ...]
     starts: tuple[int, ...]
     partial: tuple[int, ...]
     pick: Callable[[Sequence[Array]], Sequence[Array]]
@@ -215,7 +215,7 @@ def _run(
         key_index = key_indices[position]
         slices, run = routing.slices[key_index], routing.runs[key_index][shard]
         whole = len(run) == slices.count
-        parts.append(Part(position, run.start, slices.start(run.start), slices.start(run.stop), whole))
+        parts.append(KeyPart(position, run.start, slices.start(run.start), slices.start(run.stop), whole))
     starts = [0, *accumulate(part.stop - part.start for part in parts)]
     bounds = held.bounds[first : stop + 1] - held.bounds[first]
     return PlanRun(
@@ -297,18 +297,16 @@ class KeySet:
     def fitting(self, given: Any, *, writable: bool = False) -> list[Array] | None:
         """The arrays of a call, one a key, where all are NumPy's, C-contiguous and of the keys' dtypes and shapes."""
         if self.single:
-            arrays = [given]
-        elif isinstance(given, list | tuple) and len(given) == len(self.names):
-            arrays = [*given]
-        else:
+            given = (given,)
+        elif not isinstance(given, list | tuple) or len(given) != len(self.names):
             return None
-        for array, dtype, shape in zip(arrays, self.dtypes, self.shapes, strict=True):
-            if type(array) is not np.ndarray or array.dtype != dtype:
+        for array, dtype, shape in zip(given, self.dtypes, self.shapes, strict=True):
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 return None
             flags = array.flags
-            if array.shape != shape or not flags.c_contiguous or (writable and not flags.writeable):
+            if not flags.c_contiguous or (writable and not flags.writeable):
                 return None
-        return arrays
+        return [*given]
 
     def new_arrays(self) -> list[Array]:
         """An array for each value. Raises MemoryError."""
