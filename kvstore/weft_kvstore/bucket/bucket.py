@@ -235,7 +235,7 @@ class Bucket:
             raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
         if version >= MOST_RESTORED:
             raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
-        new = self.sets.new(segment.first, segment.stop, origin)
+        new = self.sets.known.new(segment.first, segment.stop, origin)
         for low, high in new:
             if not self.steps.untouched(low, high):
                 detail = "it cannot be restored: a step of it has begun; restore before anybody pushes"

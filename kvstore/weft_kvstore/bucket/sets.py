@@ -1,14 +1,17 @@
-"""Values that were set in a bucket: at once, for a version to come, and where there is no first value. Pure."""
+"""Values that are set: which versions may be, once each; and those of a bucket, at once or for a version to come.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Range, Ranges, Segment, ranges_where
+from weft_kvstore.arrays import Array, Range, Ranges, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket.sums import PendingSegments
 from weft_kvstore.bucket.update import BucketSpec, BucketValues
 from weft_kvstore.errors import PushRefusedError
@@ -18,11 +21,49 @@ SETS_KEPT: Final = 1024
 """How many of the last calls that set something are known again, should they come again after a broken connection."""
 
 
+class KnownSets:
+    """Which slices the last calls have set or restored, so that each is taken in once."""
+
+    def __init__(self) -> None:
+        self._slices: OrderedDict[Hashable, Ranges] = OrderedDict()
+
+    def new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
+        """What of a range a call has not set before."""
+        known = self._slices.get(origin)
+        if known is None:
+            return [(first, stop)]
+        new = np.full(stop - first, True)
+        for low, high in known.overlaps(first, stop):
+            new[low - first : high - first] = False
+        return ranges_where(new, first)
+
+    def add(self, first: int, stop: int, origin: Hashable) -> None:
+        self._slices.setdefault(origin, Ranges()).add(first, stop)
+        if len(self._slices) > SETS_KEPT:
+            self._slices.popitem(last=False)
+
+
+def check_version(where: str, version: int, now: int, passed: int, *, given: bool, waiting: Collection[int]) -> None:
+    """Raises PushRefusedError for a value of a version that cannot be set. `passed`: nothing before it can be; `given`:
+    the first value is set, and made by no initializer; `waiting`: the versions for which values wait."""
+    detail = ""
+    if version == 0 and not given:
+        detail = "version 0 is the initializer's"
+    elif version < passed:
+        detail = f"it is at version {passed} already"
+    elif version > now + SETS_AHEAD:
+        detail = f"more than {SETS_AHEAD} ahead of version {now}"
+    elif version > now and version not in waiting and len(waiting) >= SETS_WAITING:
+        detail = f"values wait for versions {sorted(waiting)} already"
+    if detail:
+        raise PushRefusedError(f"{where}, version {version}: the value cannot be set: {detail}")
+
+
 class BucketSets:
     """`version` (slices) int64 is that of each slice, and changed by others. Invariant: `ahead` holds only versions
     beyond it."""
 
-    __slots__ = ("_given", "_lacking", "_spec", "_taken", "_values", "_version", "ahead", "complete")
+    __slots__ = ("_given", "_lacking", "_spec", "_values", "_version", "ahead", "complete", "known")
 
     def __init__(self, spec: BucketSpec, version: Array, values: BucketValues, given: Array) -> None:
         self._spec = spec
@@ -33,7 +74,7 @@ class BucketSets:
         self.complete = not given.any()
         """Whether every slice has a value."""
         self.ahead: dict[int, PendingSegments] = {}
-        self._taken: OrderedDict[Hashable, Ranges] = OrderedDict()
+        self.known = KnownSets()
 
     @property
     def waiting(self) -> int:
@@ -53,28 +94,18 @@ class BucketSets:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
         if self._spec.holds_at_once:
             return
-        for low, high in self.new(first, stop, origin):
-            now = self._version[low:high]
-            if version == 0 and not self._given[low:high].all():
-                at = low + int((~self._given[low:high]).argmax())
-                raise PushRefusedError(f"{self._where(slot, version, at)}: version 0 is the initializer's")
-            if version < int(now.max()):
-                at = low + int(now.argmax())
-                raise PushRefusedError(f"{self._where(slot, version, at)}: it is at version {now.max()} already")
-            if version > int(now.min()) + SETS_AHEAD:
-                detail = f"more than {SETS_AHEAD} ahead of version {now.min()}"
-                raise PushRefusedError(f"{self._where(slot, version, low + int(now.argmin()))}: {detail}")
-            full = self._full(version, low, high)
-            if full.any():
-                at = low + int(full.argmax())
-                waiting = sorted(one for one, pending in self.ahead.items() if pending.within(at, at + 1))
-                detail = f"values wait for versions {waiting} already"
-                raise PushRefusedError(f"{self._where(slot, version, at)}: {detail}")
+        for low, high in self.known.new(first, stop, origin):
+            for begin, end, now in ranges_alike(self._version[low:high], low):
+                at = begin + int(self._given[begin:end].argmin())  # The first that is not, if there is one.
+                for slice_ in range(begin, end) if self.ahead else (at,):  # Each counts what waits for itself.
+                    waiting = [one for one, some in self.ahead.items() if some.within(slice_, slice_ + 1)]
+                    where, given = f"slot {slot}, {self._spec.named(slice_)}", bool(self._given[slice_])
+                    check_version(where, version, now, now, given=given, waiting=waiting)
 
     def accept(self, version: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited."""
         pending, changed = PendingSegments(self._values.bounds), []
-        for low, high in self.new(segment.first, segment.stop, origin):
+        for low, high in self.known.new(segment.first, segment.stop, origin):
             now = self._version[low:high]
             if not self._spec.holds_at_once:
                 at_once, later = now == version, now < version
@@ -88,14 +119,14 @@ class BucketSets:
                 ahead = self.ahead.setdefault(version, PendingSegments(self._values.bounds))
                 ahead.take(first, stop)
                 ahead.put(pending.part(segment, first, stop))
-        self._know(segment.first, segment.stop, origin)
+        self.known.add(segment.first, segment.stop, origin)
         return changed
 
     def restore(self, segment: Segment, origin: Hashable, *, is_value: bool) -> None:
         """Something of these slices was restored by a call: `is_value`, this is their value."""
         if is_value:
             self._put(segment)
-        self._know(segment.first, segment.stop, origin)
+        self.known.add(segment.first, segment.stop, origin)
 
     def reached(self, version: int, first: int, stop: int) -> None:
         """These slices are at a version now: what was set for it holds."""
@@ -113,38 +144,8 @@ class BucketSets:
         found: Array = self._lacking[first:stop] | ~self._given[first:stop]
         return found
 
-    def _full(self, version: int, first: int, stop: int) -> Array:
-        """At which slices no value for one more version can wait (stop - first) bool: each counts for itself, whatever
-        it travels with."""
-        waiting, there = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.bool_)
-        for ahead, pending in self.ahead.items():
-            for segment in pending.within(first, stop):
-                here = slice(max(segment.first - first, 0), segment.stop - first)
-                waiting[here] += 1
-                there[here] |= ahead == version
-        found: Array = (waiting >= SETS_WAITING) & ~there & (self._version[first:stop] < version)
-        return found
-
     def _put(self, segment: Segment) -> None:
         self._values.write(segment)
         if not self.complete:
             self._lacking[segment.first : segment.stop] = False
             self.complete = not self._lacking.any()
-
-    def new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
-        """What of a range has not been set, or restored, by that call before."""
-        known = self._taken.get(origin)
-        if known is None:
-            return [(first, stop)]
-        new = np.full(stop - first, True)
-        for low, high in known.overlaps(first, stop):
-            new[low - first : high - first] = False
-        return ranges_where(new, first)
-
-    def _know(self, first: int, stop: int, origin: Hashable) -> None:
-        self._taken.setdefault(origin, Ranges()).add(first, stop)
-        while len(self._taken) > SETS_KEPT:
-            self._taken.popitem(last=False)
-
-    def _where(self, slot: int, version: int, slice_: int) -> str:
-        return f"slot {slot}, {self._spec.named(slice_)}, version {version}: the value cannot be set"

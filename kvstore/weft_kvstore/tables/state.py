@@ -12,6 +12,7 @@ from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of, exact_sum
 from weft_kvstore.bucket.bucket import MOST_RESTORED
 from weft_kvstore.bucket.pulls import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, WaitingPulls, Work
+from weft_kvstore.bucket.sets import KnownSets, check_version
 from weft_kvstore.bucket.update import RULE_ERRORS
 from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
@@ -19,7 +20,6 @@ from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, last_rows
 from weft_kvstore.rows.storage import Draw, TableRows
-from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.tables.steps import TableSpec, TableSteps
 from weft_kvstore.wire.codec import Run
@@ -28,9 +28,6 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun, Pin
 
 MakeRows = Callable[[Array], Array]
 """make(rows): the first values (n, width) of the table's rows (n) int64."""
-
-SETS_KEPT: Final = 1024
-"""How many of the last parts that were set a table knows again, should they be sent again after a broken connection."""
 
 _NEVER: Final = -1
 
@@ -109,7 +106,7 @@ class TableState(Work):
         self._measured = _NEVER
         self._ahead: dict[int, list[Rows]] = {}
         self._late: list[Rows] = []
-        self._known_sets: dict[Hashable, None] = {}
+        self._known_sets = KnownSets()
         count = layout.rows_on(shard) if layout.growth is None else None
         self.rows = TableRows(
             layout.width,
@@ -327,24 +324,16 @@ class TableState(Work):
 
     def check_set(self, slot: int, version: int, origin: Hashable) -> None:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
-        if origin in self._known_sets or self.spec.holds_at_once:
-            return
-        now, passed, first = self.version, self._passed, version == 0 and self.spec.given
-        where = f"slot {slot}, key {self.spec.key!r}, version {version}: the value cannot be set"
-        if version == 0 and not first:
-            raise PushRefusedError(f"{where}: version 0 is the initializer's")
-        if version < passed and not first:
-            raise PushRefusedError(f"{where}: it is at version {passed} already")
-        if version > now + SETS_AHEAD:
-            raise PushRefusedError(f"{where}: more than {SETS_AHEAD} ahead of version {now}")
-        if version > now and version not in self._ahead and len(self._ahead) >= SETS_WAITING:
-            raise PushRefusedError(f"{where}: values wait for versions {sorted(self._ahead)} already")
+        if self._known_sets.new(0, 1, origin) and not self.spec.holds_at_once:
+            where, passed = f"slot {slot}, key {self.spec.key!r}", self._passed if version else 0
+            check_version(where, version, self.version, passed, given=self.spec.given, waiting=self._ahead)
 
     def set(self, version: int, value: Rows, origin: Hashable) -> bool:
         """Takes in what `check_set` lets pass, once: sets it now, or keeps it for its version, or for the end of the
         update under way. True if pulls or a merge may have waited for it."""
-        if not self._is_new(origin):
+        if not self._known_sets.new(0, 1, origin):
             return False
+        self._known_sets.add(0, 1, origin)
         spec = self.spec
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or self._passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
@@ -366,7 +355,7 @@ class TableState(Work):
         waited for it. Raises PushRefusedError."""
         state = self.spec.state
         where = f"slot {slot}, key {self.spec.key!r}: it cannot be restored"
-        if origin in self._known_sets:
+        if not self._known_sets.new(0, 1, origin):
             return False
         if self.spec.gate is not None:
             raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
@@ -389,16 +378,8 @@ class TableState(Work):
             if (numbers < 0).any():
                 raise PushRefusedError(f"{where}: there is state of rows whose values were not restored")
             self.rows.arrays.write(state[step - 1], numbers, rows.values)
-        return self._is_new(origin) and is_value
-
-    def _is_new(self, origin: Hashable) -> bool:
-        """Whether a part of what is set was not taken in before; from now on it was."""
-        if origin in self._known_sets:
-            return False
-        self._known_sets[origin] = None
-        if len(self._known_sets) > SETS_KEPT:
-            del self._known_sets[next(iter(self._known_sets))]
-        return True
+        self._known_sets.add(0, 1, origin)
+        return is_value
 
     def _put_ahead(self) -> Iterator[None]:
         """Puts what was set for the version that begins, then what came during the update; stops after each piece."""

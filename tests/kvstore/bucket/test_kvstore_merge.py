@@ -162,7 +162,7 @@ class Some(Work):
 def done_by(priorities: Sequence[int], *, by_priority: bool) -> list[str]:
     """The order in which a merger does work of these priorities: "a", "b" and so on."""
     done: list[str] = []
-    merger = Merger(None, priorities=by_priority)  # type: ignore[arg-type]  # nobody is answered
+    merger = Merger(None, done.append, priorities=by_priority)  # type: ignore[arg-type]  # nobody is answered
     work = [Some("abcdef"[number], priority, done) for number, priority in enumerate(priorities)]
     for one in [*work, work[0]]:
         merger._add(one, one.task())
