@@ -96,9 +96,6 @@ MOST_ROWS: Final = (1 << 32) - 1
 SEARCH_ROWS: Final = 1 << 14
 """Ids that are searched at once: what is made of them stays in the cache."""
 
-FOUND_KEPT: Final = 2
-"""Results that are kept: a pull after a push asks for the same ids, slot by slot."""
-
 _PARTITION_BITS: Final = np.uint64(20)
 """The lower bits of a hash, which choose the partition."""
 
@@ -111,15 +108,13 @@ class IdIndex:
     has a free slot.
     """
 
-    __slots__ = ("_fingerprints", "_found", "_free", "_freed", "_last_group", "_rows", "_salt", "count", "ids", "stop")
+    __slots__ = ("_fingerprints", "_free", "_freed", "_last_group", "_rows", "_salt", "count", "ids", "stop")
 
     def __init__(self, salt: int) -> None:
         self.ids = GrowingArray(None, np.uint64)
         self.count = self.stop = 0
         self._free: Array = np.zeros(0, np.int64)
         self._salt = np.uint64(salt & ((1 << 64) - 1))
-        self._found: list[tuple[Array, Array]] = []
-        """The last ids that were found or added, all of which are here, and their rows; the newest first."""
         self._last_group = PARTITION_SLOTS // GROUP - 1
         self._freed = np.zeros(1, np.int64)
         self._fingerprints = GrowingArray(None, np.uint8)
@@ -128,10 +123,7 @@ class IdIndex:
         self._rows.grow(PARTITION_SLOTS)
 
     def find(self, ids: Array) -> Array:
-        """The rows (n) int64 of ids (n) uint64, -1 where there is none; not to be written."""
-        for known, rows in self._found:
-            if len(known) == len(ids) and np.array_equal(known, ids):
-                return rows
+        """The rows (n) int64 of ids (n) uint64, -1 where there is none."""
         if len(ids) <= SEARCH_ROWS:
             return self._search(ids)[0]
         return np.concatenate(
@@ -140,7 +132,7 @@ class IdIndex:
 
     def find_or_add(self, ids: Array) -> tuple[Array, Array]:
         """The rows (n) int64 of ids (n) uint64, distinct, which get one where they have none; and the positions (m) of
-        those. Not to be written. Raises MemoryError."""
+        those. Raises MemoryError."""
         while self.count + len(ids) > len(self._freed) * PARTITION_SLOTS * MOST_FILLED / 2:
             self._split()
         rows, new = [], []
@@ -153,15 +145,10 @@ class IdIndex:
                 self._claim(numbers.astype(np.uint32), ends[at], marks[at])
             rows.append(found)
             new.append(low + at)
-        if len(rows) > 1:
-            return np.concatenate(rows), np.concatenate(new)
-        rows[0].setflags(write=False)
-        self._found = [(ids.copy(), rows[0]), *self._found[: FOUND_KEPT - 1]]
-        return rows[0], new[0]
+        return (rows[0], new[0]) if len(rows) == 1 else (np.concatenate(rows), np.concatenate(new))
 
     def remove(self, rows: Array) -> None:
         """Forgets rows (n), distinct and all of them here. `tidy` is to be called some time after it."""
-        self._found = []
         for low in range(0, len(rows), SEARCH_ROWS):
             slots = self._search(self.ids.array[rows[low : low + SEARCH_ROWS]])[1]
             # A search may have passed a full group: what is freed there must not end it. Looked at before any is freed.

@@ -136,23 +136,6 @@ def test_the_index_of_a_table_that_grows_and_shrinks_stays_right(monkeypatch: py
     assert 5 * len(model.index._rows) + model.index.ids.array.nbytes < 3000 * 80
 
 
-def test_ids_that_were_just_found_are_not_searched_again_until_rows_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of rows that have gone are given to others."""
-    index, ids, others = IdIndex(3), ids_of(5, 6, 7), ids_of(8, 9)
-    rows, _ = index.find_or_add(ids)
-    index.find_or_add(others)
-    with monkeypatch.context() as patched:
-        patched.setattr(IdIndex, "_search", None)
-        assert index.find(ids_of(5, 6, 7)).tolist() == rows.tolist()
-        with pytest.raises(ValueError, match="read-only"):
-            index.find(ids)[0] = 1
-    ids[0] = 4  # They are the caller's.
-    assert index.find(ids).tolist() == [-1, *rows[1:]]
-    index.remove(rows[:2])
-    assert index.find_or_add(ids_of(10, 11))[0].tolist() == rows[:2].tolist()
-    assert index.find(ids_of(5, 6, 7)).tolist() == [-1, -1, rows[2]]
-
-
 @pytest.mark.parametrize("stride", [1, 1 << 20, 1 << 32, 0x9E3779B97F4A7C15])
 def test_ids_that_follow_a_pattern_are_found_too(stride: int) -> None:
     index, ids = IdIndex(9), np.arange(100_000, dtype=np.uint64) * np.uint64(stride)
