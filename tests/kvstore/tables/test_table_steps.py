@@ -19,7 +19,6 @@ from weft_kvstore.description.records import CommitDescription, LossScaling, Mod
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables import state as tables_state
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.messages import Reading
 
@@ -163,7 +162,7 @@ def test_what_an_update_under_way_has_read_is_set_no_more() -> None:
 
 
 def test_a_value_is_taken_in_once_as_long_as_its_origin_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables_state, "SETS_KEPT", 2)
+    monkeypatch.setattr("weft_kvstore.bucket.sets.SETS_KEPT", 2)
     table, seen = Table(mode=Mode.ASYNC), []
     for number, origin in enumerate("abaca"):
         table.set(0, number, origin=origin)
