@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_cluster import advanced, constant, key_of, store_of, stores_of, table_of
+from store_cluster import advanced, constant, key_of, store_of, stores_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where
@@ -23,7 +23,6 @@ from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import Pin
 
@@ -86,46 +85,6 @@ def test_a_shelf_gives_each_slices_elements_once(sizes: list[int], seed: int) ->
                 found[one] = None if part is None else part.tolist()
         assert found == {one: plain.pop(one) for one in range(first, stop) if one in plain}
     assert len(pending) == len(plain)
-
-
-def test_keys_that_are_alike_lie_in_one_bucket_the_most_urgent_first() -> None:
-    keys = [
-        key_of("late", (5,), 2, priority=9),
-        msgspec.structs.replace(key_of("whole", (6,), 2), whole=True),
-        key_of("early", (9,), 2, priority=1),
-        table_of("table", (4, 2), 2),
-        msgspec.structs.replace(key_of("double", (3,), 2), dtype="float64"),
-        key_of("late too", (1,), 2, priority=9),
-        msgspec.structs.replace(key_of("one slot", (2,), 2), slots=(1,)),
-        msgspec.structs.replace(key_of("slow", (2,), 2), multipliers={"lr": 0.5}),
-        msgspec.structs.replace(key_of("second whole", (6,), 2), whole=True),
-        key_of("none", (0,), 2),
-    ]
-    routing = routing_of(store_of(keys, slots=2, shards=1, slice_bytes=16))
-    assert [bucket.keys for bucket in routing.buckets] == [(9, 2, 0, 5), (1,), (3,), (4,), (6,), (7,), (8,)]
-    assert [bool(bucket.parts) for bucket in routing.buckets] == [True, True, False, True, True, True, True]
-    assert routing.bucket_of == (0, 1, 0, 2, 3, 0, 4, 5, 6, 0)
-    part = routing.buckets[0].parts[0]
-    assert part.key_indices.tolist() == [2, 2, 2, 0, 0, 5]
-    assert part.slice_indices.tolist() == [0, 1, 2, 0, 1, 0]
-    assert part.priorities.tolist() == [1, 1, 1, 9, 9, 9]
-    assert part.bounds.tolist() == [0, 16, 32, 36, 52, 56, 60]
-    assert routing.first_in_bucket[5] == {0: 5}
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=8), st.integers(1, 4))
-def test_every_slice_lies_on_one_shard_and_priorities_ascend(shapes: list[tuple[int, int]], shards: int) -> None:
-    keys = [key_of(f"k{number}", (size,), 1, priority=urgent) for number, (size, urgent) in enumerate(shapes)]
-    routing = routing_of(store_of(keys, slots=1, shards=shards, slice_bytes=16))
-    found: list[tuple[int, int, int]] = []
-    for bucket in routing.buckets:
-        for part in bucket.parts.values():
-            assert (np.diff(part.priorities) >= 0).all()
-            lengths = np.diff(part.bounds).tolist()
-            found += zip(part.key_indices.tolist(), part.slice_indices.tolist(), lengths, strict=True)
-    cuts = routing.slices
-    expected = [(place, index, cut.length(index)) for place, cut in enumerate(cuts) for index in range(cut.count)]
-    assert sorted(found) == expected
 
 
 @pytest.fixture
@@ -250,52 +209,6 @@ def floats(*numbers: float) -> np.ndarray:
     return np.array(numbers, np.float32)
 
 
-def values_in(bucket: Bucket) -> list[float]:
-    return [one for _, _, held, *_ in bucket.update.values.sections(0, len(bucket)) for one in held.array.tolist()]
-
-
-def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
-    """Step 1 waits, and of its two slices another slot came first."""
-    bucket = plain_bucket("a", "b", merge=Merge.ARRIVAL)
-    arrivals = []
-    for slot, first, stop in [(0, 0, 1), (1, 0, 2), (0, 1, 2)]:
-        arrivals += bucket.accept(slot, 0, Segment(first, stop, floats(*[1.0] * (stop - first))))
-        arrivals += bucket.accept(slot, 1, Segment(first, stop, floats(*[1.0] * (stop - first))))
-    for slices in arrivals:
-        list(advanced(bucket, *slices))
-    assert bucket.steps.version.tolist() == [2, 2]
-    assert values_in(bucket) == [-4.0, -4.0]
-
-
-def test_where_slots_go_on_by_themselves_no_step_is_applied_before_the_one_before_it() -> None:
-    bucket = plain_bucket("a", "b", mode=Mode.ASYNC)
-    applied: list[tuple[int, int]] = []
-    bucket.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
-    assert bucket.accept(0, 1, Segment(0, 2, floats(3, 4))) == []
-    (slices,) = bucket.accept(0, 0, Segment(0, 2, floats(1, 2)))
-    list(advanced(bucket, *slices))
-    assert applied == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert bucket.steps.through[0].tolist() == [2, 2]
-    assert values_in(bucket) == [-4.0, -6.0]
-
-
-def test_a_slot_that_pushed_early_cannot_have_had_nothing() -> None:
-    bucket = plain_bucket("a", "b")
-    bucket.accept(0, 2, Segment(1, 2, floats(1)))
-    with pytest.raises(PushRefusedError, match="slot 0, key 'b', slice 0, step 2: the slot pushed before and declares"):
-        bucket.check(0, 2, 0, 2, pushes=False)
-    bucket.check(0, 2, 0, 2, pushes=True)
-
-
-def test_values_of_two_versions_of_each_key_may_wait_whatever_waits_of_others() -> None:
-    bucket = plain_bucket("a", "b", slots=1)
-    for version, number in [(1, 0), (2, 0), (3, 1), (4, 1)]:
-        bucket.sets.check(0, version, number, number + 1, "origin")
-        bucket.sets.accept(version, Segment(number, number + 1, floats(version)), (version, number))
-    with pytest.raises(PushRefusedError, match=r"key 'b', slice 0, version 5: .*wait for versions \[3, 4\] already"):
-        bucket.sets.check(0, 5, 1, 2, "another")
-
-
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
 def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
     """A step costs as much with a thousand pulls ahead as with one."""
@@ -346,7 +259,6 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
     assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
 
 
-@pytest.mark.parametrize("kind", ["network", "local"])
 @pytest.mark.parametrize(
     ("dtype", "pushed", "mean"),
     [
@@ -363,10 +275,10 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
 )
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
-    kind: str, whole: bool, dtype: str, pushed: tuple[int, int], mean: int
+    whole: bool, dtype: str, pushed: tuple[int, int], mean: int
 ) -> None:
     key = msgspec.structs.replace(key_of("m", (5,), 2), dtype=dtype, update=Update.MEAN, whole=whole)
-    with stores_of(kind, store_of([key], slots=2, shards=1)) as stores:
+    with stores_of("local", store_of([key], slots=2, shards=1)) as stores:
         for store, number in zip(stores, pushed, strict=True):
             store.push("m", 0, np.full(5, number, dtype))
         assert np.all(stores[0].pull("m", 1).result(20) == np.full(5, mean, dtype))
