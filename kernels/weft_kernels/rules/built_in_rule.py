@@ -52,7 +52,7 @@ def built_in_whole(name: str, apply: Apply) -> Rule:
 def _in_blocks(body: Body) -> Apply:
     def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
         if 0 < weight.size <= CACHE_ELEMENTS:  # One block, as rows of a table come.
-            small = weight.size <= CACHE_ELEMENTS >> 2
+            small = weight.size <= CACHE_ELEMENTS >> 4
             two = (np.empty_like(weight), np.empty_like(weight)) if small else _spare(weight)
             body(Block(weight, gradient, state, two), step, hyper)
             return

@@ -77,7 +77,7 @@ class PendingSegments:
         return Segment(first, stop, segment.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
 
 
-ADDED_ELEMENTS: Final = 2 * CACHE_ELEMENTS
+ADDED_ELEMENTS: Final = CACHE_ELEMENTS
 """What is added before the rule has it: more of it leaves the cache, less costs more calls."""
 
 
@@ -120,15 +120,24 @@ class Gradient:
         assert out is not None
         layers = [_within(*layer, begin, end) for layer in self._layers]
         out = out[: end - begin]
-        if all(len(parts) == 1 and parts[0][:2] == (begin, end) for parts in layers):
-            total: Array = layers[0][0][2]
-            for ((_, _, array),) in layers[1:]:
-                total = np.add(total, array, out=out)
-            return total
-        first = layers.pop(0) if sum(high - low for low, high, _ in layers[0]) == end - begin else []
-        if not first:
+        edges = [part[:2] for part in layers[0]]
+        is_whole = sum([high - low for low, high in edges]) == end - begin
+        if is_whole and len(layers) == len(edges) == 1:
+            return layers[0][0][2]
+        if is_whole and all([part[:2] for part in layer] == edges for layer in layers):  # As nearly always.
+            for (low, high, first), *others in zip(*layers, strict=True):
+                some = out[low - begin : high - begin]
+                if not others:
+                    some[...] = first
+                    continue
+                total = first
+                for _, _, array in others:
+                    total = np.add(total, array, out=some)
+            return out
+        whole = layers.pop(0) if is_whole else []
+        if not whole:
             out.fill(-0.0 if out.dtype.kind == "f" else 0)  # To -0.0 any number can be added, and stays what it is.
-        for low, high, array in first:
+        for low, high, array in whole:
             out[low - begin : high - begin] = array
         for low, high, array in chain(*layers):
             some = out[low - begin : high - begin]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of
 from weft_graph.program import Update
-from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Segment
@@ -156,12 +155,12 @@ def test_what_lies_in_pieces_is_put_together_in_the_cache_and_a_rule_that_may_no
         seen.append(len(weight))
         weight += 1
 
-    elements = 4 * CACHE_ELEMENTS + 5
+    elements = bucket_update.ADDED_ELEMENTS + 5
     spec = spec_of([elements, 3], slice_elements=100_000, rule=Rule("wide", {}, {}, apply, anywhere=True))
     slice_wise, gradient = replace(spec.rule, anywhere=False), np.zeros(elements + 3, np.float32)
     for rule, pieces, wanted in [
         (spec.rule, 1, [elements + 3]),
-        (spec.rule, 2, [bucket_update.ADDED_ELEMENTS] * 2 + [8]),
+        (spec.rule, 2, [bucket_update.ADDED_ELEMENTS, 8]),
         (slice_wise, 1, [60_000, 40_000, 60_000, 40_000, 60_000, elements - 260_000, 3]),
         (slice_wise, 2, [60_000, 40_000, 60_000, 40_000, 60_000, elements - 260_000, 3]),
     ]:
