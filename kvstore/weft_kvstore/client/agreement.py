@@ -90,7 +90,7 @@ class BarrierOperation(Operation):
         return self._outcome
 
     def _commit(self, outcome: StepOutcome) -> Commit:
-        return Commit(self.number, self.step, outcome.norm, int(outcome.finite))
+        return Commit(self.number, self.step, outcome.norm, outcome.finite)
 
     def __str__(self) -> str:
         return f"barrier{' and commit' if self._commits else ''} of step {self.step}"

@@ -356,14 +356,14 @@ class ShardCore:
         for peer in job.connected:
             for request in [one for one, of in peer.measures.items() if of == step]:
                 del peer.measures[request]
-                measured = Measured(request, found.squares, int(found.finite), scale.scale, scale.good)
+                measured = Measured(request, found.squares, found.finite, scale.scale, scale.good)
                 self.links.say(peer.identity, measured)
 
     def _commit(self, peer: Peer, commit: Commit) -> None:
         """The slot says what all shards measured of a step."""
         shard = peer.job.shard
         try:
-            if shard.step_gate("Commit").commit(commit.step, norm=commit.norm, finite=bool(commit.finite)):
+            if shard.step_gate("Commit").commit(commit.step, norm=commit.norm, finite=commit.finite):
                 self.work.go_on(shard)
         except PushRefusedError as error:
             self.links.refuse_request(peer, commit.request, error)

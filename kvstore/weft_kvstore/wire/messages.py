@@ -58,7 +58,6 @@ NOBODY: Final = 0
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 CallPriority = Annotated[int, msgspec.Meta(ge=-MAX_CALL_PRIORITY, le=MAX_CALL_PRIORITY)]
-Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Column = Annotated[list[Count], msgspec.Meta(max_length=MAX_RUNS)]
@@ -184,12 +183,12 @@ class Measure(Message, frozen=True, tag="measure"):
 
 
 class Commit(Message, frozen=True, tag="commit"):
-    """Applies `step`: the gradient's norm over all shards, and whether all of it is finite (1) or not (0)."""
+    """Applies `step`: the gradient's norm over all shards, and whether all of it is finite."""
 
     request: Count
     step: Count
     norm: float
-    finite: Flag
+    finite: bool
 
 
 class Hyper(Message, frozen=True, tag="hyper"):
@@ -279,12 +278,12 @@ class Done(Message, frozen=True, tag="done"):
 
 
 class Measured(Message, frozen=True, omit_defaults=True, tag="measured"):
-    """Answers a Measure: terms whose exact sum is the sum of squares of the shard's part, whether all of it is finite
-    (1), and the loss scale that it was divided by, after `good` finite steps in a row."""
+    """Answers a Measure: terms whose exact sum is the sum of squares of the shard's part, whether all of it is finite,
+    and the loss scale that it was divided by, after `good` finite steps in a row."""
 
     request: Count
     squares: Annotated[list[float], msgspec.Meta(max_length=MAX_TERMS)]
-    finite: Flag
+    finite: bool
     scale: float
     good: Count = 0
 

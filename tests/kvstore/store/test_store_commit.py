@@ -228,7 +228,7 @@ def test_a_job_without_commits_sends_the_messages_that_it_always_sent() -> None:
     assert Barrier.__name__ in kinds[False]
 
 
-@pytest.mark.parametrize("message", [Measure(1, 0), Commit(1, 0, 1.0, 1)])
+@pytest.mark.parametrize("message", [Measure(1, 0), Commit(1, 0, 1.0, finite=True)])
 def test_measures_and_commits_of_a_job_without_commits_are_refused(message: Measure | Commit) -> None:
     plain = msgspec.structs.replace(committed(1, slots=1), commit=None)
     simulation = Simulation(plain)
