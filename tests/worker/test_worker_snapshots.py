@@ -150,11 +150,13 @@ class Sharded:
 
 TWO_BIT = CompressionSpec(kind="2bit", threshold=0.02)
 SHARDED: dict[str, dict[str, Any]] = {
-    "table": {"lazy": True, "rule": "adagrad", "hyper": {"lr": 0.1}},
-    "workers update": {"local": True, "rule": "adam", "hyper": {"lr": 0.01}},
-    "workers update, table": {"local": True, "lazy": False},
-    "2bit": {"compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0)},
-    "2bit, table": {"lazy": True, "compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0)},
+    "workers update, table": {"local": True, "lazy": False, "rule": "adam", "hyper": {"lr": 0.01}},
+    "2bit, table": {
+        "lazy": True,
+        "rule": "adagrad",
+        "hyper": {"lr": 0.1},
+        "compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0),
+    },
     "2bit both ways": {
         "local": True,
         "compression": StoreCompressionSpec(gradients=TWO_BIT, merged=TWO_BIT, least_bytes=0),
