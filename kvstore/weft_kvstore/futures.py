@@ -255,25 +255,56 @@ def _give_up(futures: Iterable[Future[Any]], error: BaseException) -> bool:
 R = TypeVar("R")
 
 
-def joined(
-    futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: Iterable[Future[Any]] = ()
-) -> StoreFuture[R]:
-    """Ends with `make` of all results, once all have ended; or with the first error, at once. Then its other pulls are
-    given up.
+def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]]) -> StoreFuture[R]:
+    """Ends with `make` of all results once all have ended, or as the future that it returns does; or with the first
+    error, at once, and then its other pulls are given up.
 
-    It does not wait for `guards`, but fails when one of them does. `make` runs on the thread that ends the last, under
-    the rules of `on_end`. Its driver is that of the first part that has one.
+    `make` runs on the thread that ends the last, under the rules of `on_end`, unless the result has failed before. Its
+    driver is that of the first part that has one.
     """
     result: StoreFuture[R] = StoreFuture(driver_of(*futures))
     result.parts = futures
-    join = _Join(result, futures, make)
-    for guard in guards:
-        on_end(guard, join.guard)
-    for future in futures:
-        on_end(future, join.ended)
-    if not futures:
-        join.end(None)
+    # What is taken out of a list is taken once, by whichever thread is first. Futures keep their callbacks for ever:
+    # so these have no more of one another, nor of values, than is left in the lists.
+    ended = partial(_part_ended, [None] * max(len(futures), 1), [(result, futures, make)])
+    parts: Sequence[Future[Any]] = futures or [finished(None)]
+    for part in parts:
+        on_end(part, ended)
     return result
+
+
+def _part_ended(missing: list[None], left: list[Any], part: Future[Any]) -> None:
+    error = error_of(part)
+    if error is None:
+        missing.pop()
+        if missing:
+            return
+    try:
+        result, futures, make = left.pop()
+    except IndexError:
+        return
+    if error is not None:
+        result.arrived = all(isinstance(one, StoreFuture) and one.arrived for one in futures)
+        if result.given_up is None:  # Else its parts are.
+            _give_up(futures, error)
+    elif not result.has_ended:
+        try:
+            made = make([one.result() for one in futures])
+        except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
+            error = raised
+        else:
+            if not isinstance(made, Future):
+                with suppress(InvalidStateError):  # It has failed with a push that it waited for.
+                    result.set_result(made)
+                return
+            result.driver = result.driver or driver_of(made)
+            result.parts = (made,)
+            if result.given_up is not None:  # Perhaps before it had this part.
+                _give_up([made], result.given_up)
+            on_end(made, partial(hand_on, result))
+    if error is not None:
+        with suppress(InvalidStateError):
+            result.set_exception(error)
 
 
 def finished(value: T) -> StoreFuture[T]:
@@ -283,32 +314,9 @@ def finished(value: T) -> StoreFuture[T]:
     return future
 
 
-def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
-    """The future that `begin` returns for this one's result. `begin` runs on the thread that ends this one, unless the
-    result has failed before."""
-    result: StoreFuture[R] = StoreFuture(driver_of(future))
-    result.parts = (future,)
-
-    def ended(first: Future[T]) -> None:
-        error = error_of(first)
-        if result.has_ended:  # It was failed meanwhile.
-            return
-        if error is None:
-            try:
-                later = begin(first.result())
-                result.driver = result.driver or driver_of(later)
-                result.parts = (later,)
-                if result.given_up is not None:  # Perhaps before it had this part.
-                    _give_up([later], result.given_up)
-                on_end(later, partial(hand_on, result))
-                return
-            except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
-                error = raised
-        with suppress(InvalidStateError):
-            result.set_exception(error)
-
-    on_end(future, ended)
-    return result
+def then(future: Future[T], begin: Callable[[T], Future[R]]) -> StoreFuture[R]:
+    """As `joined` of one."""
+    return joined([future], lambda found: begin(found[0]))
 
 
 def hand_on(future: Future[R], ended: Future[R]) -> None:
@@ -319,51 +327,6 @@ def hand_on(future: Future[R], ended: Future[R]) -> None:
             future.set_exception(error)
         else:
             future.set_result(ended.result())
-
-
-class _Join:
-    """Ends its future once, on whichever thread is first: `list.pop` is atomic. A future keeps its callbacks for ever,
-    so `_parts` is emptied at the end: else a guard would keep values, and futures each other."""
-
-    def __init__(
-        self, result: StoreFuture[Any], futures: Sequence[Future[Any]], make: Callable[[list[Any]], Any]
-    ) -> None:
-        self._missing = [None] * len(futures)
-        self._parts = [(result, futures, make)]
-
-    def ended(self, future: Future[Any]) -> None:
-        """One of them has ended."""
-        error = error_of(future)
-        if error is None:
-            self._missing.pop()
-        if error is not None or not self._missing:
-            self.end(error)
-
-    def guard(self, future: Future[Any]) -> None:
-        """A guard has ended. A push that has arrived all the same hinders nobody."""
-        error = error_of(future)
-        if error is not None and not (isinstance(future, StoreFuture) and future.arrived):
-            self.end(error)
-
-    def end(self, error: BaseException | None) -> None:
-        """All have ended, or one has failed."""
-        try:
-            result, futures, make = self._parts.pop()
-        except IndexError:
-            return
-        if error is not None and futures:
-            result.arrived = all(isinstance(one, StoreFuture) and one.arrived for one in futures)
-            if result.given_up is None:  # Else its parts are.
-                _give_up(futures, error)
-        try:
-            value = None if error is not None else make([one.result() for one in futures])
-        except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
-            error = raised
-        with suppress(InvalidStateError):  # It has failed with a push that it waited for.
-            if error is None:
-                result.set_result(value)
-            else:
-                result.set_exception(error)
 
 
 # --- Work that another thread does between two pieces of its own ------------------------------------------------------

@@ -495,7 +495,13 @@ class Barriers:
     def _arrive(self, number: int) -> Future[None]:
         self._number = number
         pushed = self._store.push(BARRIER_KEY, number, np.zeros((), np.float32))
-        met = joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], _nothing, [pushed])
+        met = joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], _nothing)
+
+        def refused(pushed: Future[None]) -> None:
+            if (error := error_of(pushed)) is not None:
+                fail(met, error)
+
+        on_end(pushed, refused)
 
         def ended(met: Future[None]) -> None:
             if error_of(met) is None or (pushed.done() and error_of(pushed) is None):
