@@ -113,7 +113,7 @@ class RowLayout:
         found: Array = self.shards_of(ids) == shard
         return found
 
-    def dealt(self, ids: Array) -> Sequence[Array | None]:
+    def by_shard(self, ids: Array) -> Sequence[Array | None]:
         """For each shard the positions (m) int64 of the ids (n) that are its rows, ascending; None: all."""
         if self.shards == 1:
             return (None,)
@@ -247,7 +247,7 @@ def routing_of(description: StoreDescription) -> Routing:
         for key_index, key in enumerate(description.keys)
         if key.rows
     }
-    runs = tuple(_deal(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True))
+    runs = tuple(_assign(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True))
     groups: dict[Any, list[int]] = {}
     for key_index, key in enumerate(description.keys):
         groups.setdefault(_bucket_key(description, key_index, key), []).append(key_index)
@@ -277,7 +277,7 @@ def routing_of(description: StoreDescription) -> Routing:
     return Routing(len(description.shards), slices, runs, tables, tuple(buckets), bucket_of, first_in_bucket)
 
 
-def _deal(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
+def _assign(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
     """Assigns each slice, or all of them, to the shard with the fewest bytes; `loads` is a heap of (bytes, shard)."""
     if whole and slices.count:
         load, shard = loads[0]
@@ -289,7 +289,7 @@ def _deal(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Ma
         load, shard = loads[0]
         heapq.heapreplace(loads, (load + slices.length(index), shard))
         counts[shard] = counts.get(shard, 0) + 1
-    # The last slice may be the shorter one: it stays where it was dealt, so that shard's run comes last.
+    # The last slice may be the shorter one: it stays where it was assigned, so that shard's run comes last.
     order = sorted(counts, key=lambda one: (one == shard, one))
     runs: dict[int, range] = {}
     begin = 0

@@ -84,7 +84,7 @@ class RowOperation(Operation):
             self.rows_pulled = len(ids)
             count = 1 if self.names is None else len(self.names)
             self._arrays: list[Array] = [np.empty((len(ids), layout.width), layout.dtype) for _ in range(count)]
-            self._dealt = layout.dealt(ids.view(layout.id_dtype))
+            self._by_shard = layout.by_shard(ids.view(layout.id_dtype))
             """Which of the rows that are pulled each shard has."""
             self._received: dict[int, tuple[int, bytearray]] = {}
             """How many rows each shard is asked for; and a byte for each array and chunk of them, 1 once it has
@@ -94,7 +94,7 @@ class RowOperation(Operation):
         pending = {} if sent is None else self._send(*sent, known if self.is_pull and self._is_same else None)
         if known is None or not self._arrays:
             return pending
-        for shard, positions in enumerate(self._dealt):
+        for shard, positions in enumerate(self._by_shard):
             rows = self.rows_pulled if positions is None else len(positions)
             if rows:
                 chunks = (
@@ -110,7 +110,7 @@ class RowOperation(Operation):
         chunks each shard has of it. `known`: what `distinct_ids` says, where that is known."""
         layout, kind, rows = self._table.layout, self.payload_kind, self._rows
         assert rows is not None
-        values, dealt = rows.reshape(len(ids), layout.width), None if known is None else self._dealt
+        values, by_shard = rows.reshape(len(ids), layout.width), None if known is None else self._by_shard
         if count != len(ids) or kind is not PayloadKind.GRADIENT:
             is_sum = kind is PayloadKind.GRADIENT
             given = summed_rows(ids, values, count, known=known) if is_sum else last_rows(ids, values)
@@ -118,7 +118,7 @@ class RowOperation(Operation):
         self.rows_pushed = len(ids)
         ids = ids.view(layout.id_dtype)
         pending = {}
-        for shard, positions in enumerate(dealt or layout.dealt(ids)):
+        for shard, positions in enumerate(by_shard or layout.by_shard(ids)):
             source = RowSource(ids, values, layout, positions)
             if not layout.rows_on(shard) or (not source.count and kind in _ROWS_ALONE):
                 continue
@@ -165,7 +165,7 @@ class RowOperation(Operation):
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
-        (rows_asked, seen), positions, layout = self._received[shard], self._dealt[shard], self._table.layout
+        (rows_asked, seen), positions, layout = self._received[shard], self._by_shard[shard], self._table.layout
         total = len(seen) // len(self._arrays)
         if array >= len(self._arrays) or first + count > total:
             raise ProtocolError(

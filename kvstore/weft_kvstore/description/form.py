@@ -150,7 +150,7 @@ _PARTS: Final = {
 """Fields that are mappings, and what their fields are of."""
 
 
-def described(document: Mapping[str, Any]) -> StoreDescription:
+def description_of(document: Mapping[str, Any]) -> StoreDescription:
     """The description of a document: the arguments of `describe`, with `hyper` and a list of keys, each with its name
     as `key`. Raises DescriptionError, which names the field."""
     filled = {**_DEFAULTS, **document, "term": 1}
@@ -165,20 +165,20 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
         raise DescriptionError(str(error)) from None
     if isinstance(keys, list):
         filled["keys"] = [
-            _filled(key, number, every, whole=whole) if isinstance(key, Mapping) else key
+            _key_document(key, number, every, whole=whole) if isinstance(key, Mapping) else key
             for number, key in enumerate(keys)
         ]
         if barrier and filled["commit"] is None:
             of_barrier = {"key": BARRIER_KEY, "dtype": "float32", "shape": (), "initializer": _ZERO, "update": "mean"}
             filled["keys"].append({**of_barrier, "priority": 0, "slots": every})
-    description = _converted(filled)
+    description = _record(filled)
     for problem in _problems(description, needs_rule=rule is None):
         raise DescriptionError(problem)
     check_description(description, placed=False)
     return description
 
 
-def _converted(document: Mapping[str, Any]) -> StoreDescription:
+def _record(document: Mapping[str, Any]) -> StoreDescription:
     """The record of a whole description. Raises DescriptionError, which names the field and the words and fields that
     may have been meant."""
     try:
@@ -236,7 +236,7 @@ def _problems(description: StoreDescription, *, needs_rule: bool) -> Iterator[st
             )
 
 
-def _filled(key: Mapping[str, Any], number: int, slots: Sequence[int], *, whole: bool) -> dict[str, Any]:
+def _key_document(key: Mapping[str, Any], number: int, slots: Sequence[int], *, whole: bool) -> dict[str, Any]:
     """The key with its defaults, as a document of `KeyDescription`. `whole`: whether the store's rule needs keys
     whole."""
     where = f"keys[{number}]"
@@ -346,15 +346,16 @@ def describe(
     if not isinstance(keys, Mapping):
         detail = f'{{"w": Key(shape=(3,))}}, not {type(keys).__name__}'
         raise DescriptionError(f"keys: a mapping from each key's name to what it is, as {detail}")
-    numbers = {name: _encoded(value, f"hyper.{name}", _HYPER) for name, value in hyper.items()}
+    numbers = {name: _plain_data(value, f"hyper.{name}", _HYPER) for name, value in hyper.items()}
     for name, number in numbers.items():
         if not isinstance(number, int | float | dict):
             raise DescriptionError(f"hyper.{name}: {_HYPER}, not {number!r}")
-    document = {name: _encoded(value, name) for name, value in settings.items()}
+    document = {name: _plain_data(value, name) for name, value in settings.items()}
     named = [
-        {"key": _encoded(name, "keys", "a string or a number"), **_fields(name, key)} for name, key in keys.items()
+        {"key": _plain_data(name, "keys", "a string or a number"), **_key_fields(name, key)}
+        for name, key in keys.items()
     ]
-    return described({**document, "hyper": numbers, "keys": named})
+    return description_of({**document, "hyper": numbers, "keys": named})
 
 
 _DEFAULTS: Final = {
@@ -365,7 +366,7 @@ _DEFAULTS: Final = {
 """Fields of a description that may be left out."""
 
 
-def _fields(name: UserKey, key: object) -> dict[str, Any]:
+def _key_fields(name: UserKey, key: object) -> dict[str, Any]:
     """The key's fields, those that were not given left out."""
     if isinstance(key, tuple | list):
         key = Key(key)
@@ -374,18 +375,18 @@ def _fields(name: UserKey, key: object) -> dict[str, Any]:
     if not isinstance(key, Key):
         raise DescriptionError(f"key {name!r}: a Key, a shape or an array, not {type(key).__name__}")
     names = [field.name for field in dataclasses.fields(key)]
-    return {field: _encoded(getattr(key, field), f"key {name!r}: {field}") for field in names}
+    return {field: _plain_data(getattr(key, field), f"key {name!r}: {field}") for field in names}
 
 
-def _encoded(value: object, where: str, form: str = "numbers, strings, lists and mappings") -> Any:
+def _plain_data(value: object, where: str, form: str = "numbers, strings, lists and mappings") -> Any:
     """The value as plain data; bytes stay bytes, which no field is. Raises DescriptionError, beginning with `where`."""
     try:
-        return msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes, bytearray, memoryview))
+        return msgspec.to_builtins(value, enc_hook=_plain_value, builtin_types=(bytes, bytearray, memoryview))
     except (TypeError, ValueError, RecursionError) as error:
         raise DescriptionError(f"{where}: {form}, not {type(value).__name__} ({error})") from None
 
 
-def _plain(value: object) -> object:
+def _plain_value(value: object) -> object:
     """NumPy's number as Python's, and a schedule of `weft.linear` and the like as its document. Raises TypeError."""
     if isinstance(value, np.longdouble):
         return float(value)
@@ -410,8 +411,8 @@ def read_description(path: str | os.PathLike[str]) -> StoreDescription:
     try:
         document = _document(file)
         if "term" not in document:
-            return described(document)
-        description = _converted(document)
+            return description_of(document)
+        description = _record(document)
         check_description(description, placed=False)
     except DescriptionError as error:
         raise DescriptionError(f"{file}: {error}") from None
