@@ -177,7 +177,6 @@ class LocalOperation(Operation):
 
 _FIRST = attrgetter("first")
 _GRADIENT: Final = PayloadKind.GRADIENT
-_BEYOND: Final = np.iinfo(np.int64).max
 
 
 class KeyOperation(Operation):
@@ -361,15 +360,14 @@ class KeyOperation(Operation):
     def _key_versions(self) -> tuple[Array, Array]:
         """The lowest and the highest version of each key's slices, (keys) int64; of a key without any, the one asked
         for."""
-        plan = self._plan
-        lowest = np.full(len(self.keys.names), _BEYOND, np.int64)
-        highest = np.full(len(self.keys.names), -1, np.int64)
-        if plan.total and self._versions is not None:
-            np.minimum.at(lowest, plan.part_positions, np.minimum.reduceat(self._versions, plan.part_firsts))
-            np.maximum.at(highest, plan.part_positions, np.maximum.reduceat(self._versions, plan.part_firsts))
-        none = highest < 0
-        lowest[none] = highest[none] = self.version
-        return lowest, highest
+        assert self._versions is not None
+        found: list[list[Array]] = [[] for _ in self.keys.names]
+        for run in [run for runs in self._plan.runs.values() for run in runs]:
+            slices = self._versions[run.begin : run.begin + run.count]
+            for part, begin, end in zip(run.parts, run.part_slices, run.part_slices[1:], strict=False):
+                found[part.position].append(slices[begin:end])
+        versions = [np.concatenate(some) if some else np.array([self.version]) for some in found]
+        return np.array([one.min() for one in versions], np.int64), np.array([one.max() for one in versions], np.int64)
 
     def close(self) -> None:
         self.arrays = ()

@@ -5,10 +5,9 @@ as they are sent, and where pulled ones go. Pure.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -44,10 +43,7 @@ class PlanRun:
 
     Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the run, and priority `priorities[i]`; where all have
     one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i begins
-    at byte `starts[i]`, and the last one ends at the last of `starts`. Where there are several, `pick` takes their
-    arrays, in order, from those of the call; `partial` are the numbers of parts that are not whole.
-
-    Part i begins at slice `part_slices[i]` of the run, and the last one ends at the last of them. `pushed` and
+    at byte `starts[i]` and slice `part_slices[i]` of the run, and the last one ends at the last of these. `pushed` and
     `pulled`: what its gradients, and its values, may be encoded with; None as they are.
     """
 
@@ -60,8 +56,6 @@ class PlanRun:
     priorities: Array | None
     parts: tuple[KeyPart, ...]
     starts: tuple[int, ...]
-    partial: tuple[int, ...]
-    pick: Callable[[Sequence[Array]], Sequence[Array]]
     part_slices: tuple[int, ...]
     pushed: SliceCodec | None
     pulled: SliceCodec | None
@@ -113,15 +107,11 @@ class JoinedArrays:
 
 def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
     """What a run has of the arrays of a call, which are in the order of its keys."""
-    if len(run.parts) == 1:
-        (part,) = run.parts
-        flat = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # mypy does not know arrays as buffers
-        return BufferSource(flat if part.whole else flat[part.start : part.stop])
-    parts: list[Any] = list(run.pick(arrays))
-    for number in run.partial:
-        part = run.parts[number]
-        parts[number] = memoryview(parts[number]).cast("B")[part.start : part.stop]
-    return JoinedArrays(parts, run.starts)
+    found: list[Any] = [
+        arrays[part.position] if part.whole else memoryview(arrays[part.position]).cast("B")[part.start : part.stop]  # type: ignore[arg-type]  # a buffer
+        for part in run.parts
+    ]
+    return BufferSource(memoryview(found[0]).cast("B")) if len(found) == 1 else JoinedArrays(found, run.starts)
 
 
 # --- Where the values of some keys lie on the shards, as runs of buckets that are as long as can be -------------------
@@ -132,10 +122,7 @@ def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
 class KeyPlan:
     """`runs` by shard, and `of_bucket` by shard and bucket, ascending; `asks` is what a pull asks a shard for, (bucket,
     first slice, slices, 0); `counts` how many slices each shard has, `total` how many there are.
-
-    `part_firsts` (parts) int64 has the number of each part's first slice, over all runs in the order of their `begin`,
-    and `part_positions` (parts) its key's. `has_pushed` and `has_pulled`: whether gradients, or values, of any of the
-    keys travel encoded.
+    `has_pushed` and `has_pulled`: whether gradients, or values, of any of the keys travel encoded.
     """
 
     runs: Mapping[int, tuple[PlanRun, ...]]
@@ -143,8 +130,6 @@ class KeyPlan:
     asks: Mapping[int, list[tuple[int, int, int, int]]]
     counts: Mapping[int, int]
     total: int
-    part_firsts: Array
-    part_positions: Array
     has_pushed: bool
     has_pulled: bool
 
@@ -156,13 +141,11 @@ def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
         for shard, first in routing.first_in_bucket[key_index].items():
             here.setdefault((shard, routing.bucket_of[key_index]), []).append((first, position))
     runs: dict[int, list[PlanRun]] = {}
-    firsts: list[int] = []
     total = 0
     for shard, bucket in sorted(here):
         for adjacent in _adjacent(routing, key_indices, shard, sorted(here[shard, bucket])):
             made = _run(routing, key_indices, adjacent, shard=shard, bucket=bucket, begin=total)
             runs.setdefault(shard, []).append(made)
-            firsts += [total + first - made.first for first, _ in adjacent]
             total += made.count
     found = {shard: tuple(some) for shard, some in runs.items()}
     in_order = [run for some in found.values() for run in some]
@@ -176,8 +159,6 @@ def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
         asks={shard: [(run.bucket, run.first, run.count, 0) for run in some] for shard, some in found.items()},
         counts={shard: sum(run.count for run in some) for shard, some in found.items()},
         total=total,
-        part_firsts=np.array(firsts, np.int64),
-        part_positions=np.array([part.position for run in in_order for part in run.parts], np.int64),
         has_pushed=any(run.pushed is not None for run in in_order),
         has_pulled=any(run.pulled is not None for run in in_order),
     )
@@ -228,8 +209,6 @@ def _run(
         priorities=None if priorities[0] == priorities[-1] else priorities,
         parts=tuple(parts),
         starts=tuple(starts),
-        partial=tuple(number for number, part in enumerate(parts) if not part.whole),
-        pick=itemgetter(*(part.position for part in parts)),
         part_slices=(*(one - first for one, _ in keys), stop - first),
         pushed=_codec(routing.buckets[bucket].pushed, bounds),
         pulled=_codec(routing.buckets[bucket].pulled, bounds),

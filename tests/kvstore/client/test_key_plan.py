@@ -107,7 +107,6 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
             assert ([run.priority] * run.count if run.priorities is None else run.priorities.tolist()) == priorities
             assert (run.priorities is None) == (len(set(priorities)) == 1)
             assert run.starts == tuple(run.bounds[first] for first in run.part_slices)
-            assert run.partial == tuple(number for number, part in enumerate(run.parts) if not part.whole)
             seen += of_run
         assert plan.counts[shard] == sum(run.count for run in runs)
     assert sorted(seen) == sorted((place, one) for place in call.places for one in range(routing.slices[place].count))
@@ -126,9 +125,6 @@ def test_runs_are_as_long_as_can_be_and_numbered_through(call: Call) -> None:
     }
     for of_bucket in plan.of_bucket.values():
         assert all(one.first + one.count < other.first for one, other in pairwise(of_bucket)), "two that touch are one"
-    firsts = [run.begin + first for run in runs for first in run.part_slices[:-1]]
-    assert plan.part_firsts.tolist() == firsts
-    assert plan.part_positions.tolist() == [part.position for run in runs for part in run.parts]
 
 
 @given(calls())
@@ -176,7 +172,6 @@ def test_keys_without_elements_have_no_run(places: tuple[int, ...]) -> None:
     keys = [key_of("none", (0,), 1), key_of("no rows", (0, 5), 1), key_of("some", (3,), 1)]
     plan = Call(store_of(keys, slots=1, shards=2), places).plan()
     assert (plan.runs, plan.of_bucket, plan.counts, plan.total) == ({}, {}, {}, 0)
-    assert plan.part_firsts.tolist() == plan.part_positions.tolist() == []
     assert not plan.has_pushed
     assert not plan.has_pulled
 
