@@ -209,7 +209,8 @@ class ShardServer:
         self._next_tick = clock()
         self._wakeup = Wakeup()
         self._listener = _shared_memory(ArenaListener) if settings.same_host else None
-        self._core.links.listener = self._listener
+        if self._listener is not None:
+            self._core.links.listener, self._core.links.arenas = self._listener.name, self._listener.arenas
         self._calls: deque[Callable[[], None]] = deque()
         """Work of other threads for the shard's thread."""
         self._stopping = False
@@ -262,6 +263,8 @@ class ShardServer:
             with self._opening:
                 if self._stopping:
                     raise StoreError(f"the shard at {self.endpoint} was stopped")
+                if self._listener is not None and self._core.job is None:
+                    self._listener.shared_memory = made.shared_memory
                 self._core.open(made)
         except BaseException:
             made.close()

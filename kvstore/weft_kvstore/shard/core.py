@@ -107,8 +107,6 @@ class ShardCore:
                 f"this shard serves job {self.links.job.name!r} already; each job has a process of its own"
             )
         job = Job(shard)
-        if self.links.listener is not None:
-            self.links.listener.shared_memory = shard.shared_memory
         if shard.gate is not None:
             shard.gate.tell = lambda step: self._tell_measured(job, step)
         self.links.job = job

@@ -5,27 +5,15 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.peer import Counts, Job, Outgoing, Peer
 from weft_kvstore.wire.codec import ProtocolError, Run, encode
 from weft_kvstore.wire.messages import Failed, FailureCode, Hello, Message, RefusalCode, Refused, Welcome
-
-# --- The arenas that clients of a shard's host have brought, by connection --------------------------------------------
-
-
-class Arenas(Protocol):
-    """Where clients of this host bring their memory, as the shard's core sees it: see `ArenaListener`."""
-
-    name: bytes
-    shared_memory: SharedMemory | None
-    arenas: dict[tuple[bytes, int], Array]
-
 
 # --- The connections of a shard's job, and what is to leave on them ---------------------------------------------------
 
@@ -34,8 +22,9 @@ class Links:
     """`peers`, by the identity that the socket gives their connection, have said Hello to the `job`. `outgoing`
     collects what is to be sent at once; `waiting` are the peers that may have values or receipts besides.
 
-    `listener` is where clients of this host bring their memory; None where the shard shares none. `reading` has the
-    runs of each frame, by its client and number, that wait in the client's memory. `leaving` are clients that are gone,
+    `listener` is the name of where clients of this host bring their memory, empty where they cannot; `arenas` are what
+    they have brought, while their end is there: see `ArenaListener`. `reading` has the runs of each frame, by its
+    client and number, that wait in the client's memory. `leaving` are clients that are gone,
     while what left for them may be read.
     """
 
@@ -50,7 +39,8 @@ class Links:
         self._closed: dict[tuple[str, int], str] = {}
         """The last job that was dropped, by name and term, and why."""
         self.counts = Counts()
-        self.listener: Arenas | None = None
+        self.listener = b""
+        self.arenas: Mapping[tuple[bytes, int], Array] = {}
         self.reading: dict[tuple[Peer, int], list[Run]] = {}
         self.leaving: list[Peer] = []
         self.welcomed: Callable[[bytes], None] = lambda identity: None
@@ -89,18 +79,14 @@ class Links:
         peer.connect(identity, hello, number, now)
         self.peers[identity] = peer
         self.waiting[peer] = None
-        listener = b""
-        if self.listener is not None:
-            listener = self.listener.name
         silence_ms = int(self._settings.silence_s * 1000)
-        peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener)
+        peer.welcome = Welcome(hello.session, self._boot, silence_ms, self.listener)
         self.welcomed(identity)
         self.say(identity, peer.welcome)
 
     def memory_of(self, peer: Peer) -> Array | None:
         """The memory that a client has brought on its connection, if it has, and its end is there."""
-        arenas = {} if self.listener is None else self.listener.arenas
-        return arenas.get((peer.hello.process, peer.hello.session))
+        return self.arenas.get((peer.hello.process, peer.hello.session))
 
     def look(self) -> None:
         """A client may have brought its memory, or its end may be gone."""
@@ -143,8 +129,7 @@ class Links:
         if peer is None or type(message) is Refused:  # It ends the connection, whatever else was lost.
             self.outgoing.append((identity, encode(message)))
         else:
-            peer.sent += 1
-            self.outgoing.append((identity, encode(message, None, peer.sent)))
+            self.outgoing.append((identity, peer.say(message)))
 
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten. No harm if it is none."""

@@ -128,9 +128,9 @@ class Peer:
         if identity is None:
             return
         while self.done:
-            outgoing.append((identity, self.numbered(Done(_taken(self.done)))))
+            outgoing.append((identity, self.say(Done(_taken(self.done)))))
         while self.released:
-            outgoing.append((identity, self.numbered(Released(_taken(self.released)))))
+            outgoing.append((identity, self.say(Released(_taken(self.released)))))
         outbox = self.outbox
         while outbox.queued_slices and (frame := outbox.fill(now)) is not None:
             for fragment in frame.fragments:
@@ -144,16 +144,18 @@ class Peer:
             at = self.shared.put(frame) if outbox.shared else []
             if at:
                 self.counts.shared_sent += frame.nbytes
-            values = Values(frame.number, frame.rows(), at, _taken(self.acknowledge))
+            self.sent += 1
             self.counts.frames_sent += 1
-            outgoing.append((identity, self.numbered(values, None if at else frame.payload())))
+            receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
+            values = Values(frame.number, frame.rows(), at, receipts)
+            outgoing.append((identity, encode(values, None if at else frame.payload(), self.sent)))
         while self.acknowledge:
-            outgoing.append((identity, self.numbered(Acknowledge(_taken(self.acknowledge)))))
+            outgoing.append((identity, self.say(Acknowledge(_taken(self.acknowledge)))))
 
-    def numbered(self, message: Message, payload: Buffer | None = None) -> list[Buffer]:
+    def say(self, message: Message) -> list[Buffer]:
         """The next message of this connection."""
         self.sent += 1
-        return encode(message, payload, self.sent)
+        return encode(message, None, self.sent)
 
     def put(self, run: AnswerRun) -> None:
         """Hands a part of an answer over to the outbox."""

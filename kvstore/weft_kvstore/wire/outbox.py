@@ -237,22 +237,20 @@ class LinkBounds:
     makes.
     """
 
-    __slots__ = ("_local", "_settings", "bytes_per_s", "credit_bytes", "frame_bytes", "round_trip_s")
+    __slots__ = ("_settings", "bytes_per_s", "credit_bytes", "frame_bytes", "is_local", "round_trip_s")
 
     def __init__(self, settings: LinkSettings, *, loopback: bool, shared: bool = False) -> None:
         self._settings = settings
-        self._local = loopback or shared
+        self.is_local = loopback or shared
         self.bytes_per_s: float | None = None
         self.round_trip_s = math.inf
-        if self._local:
+        if self.is_local:
             self._set(LOCAL_CREDIT_BYTES, SHARED_FRAME_BYTES if shared else LOOPBACK_FRAME_BYTES)
         else:
             self._set(FIRST_CREDIT_BYTES, MIN_FRAME_BYTES)
 
     def acknowledged(self, in_flight: int, trip_s: float) -> None:
-        """A frame arrived `trip_s` after it left, with so many bytes in flight then."""
-        if self._local:
-            return
+        """A frame arrived `trip_s` after it left over a network, with so many bytes in flight then."""
         trip_s = max(trip_s, MIN_TRIP_S)
         self.round_trip_s = min(self.round_trip_s, trip_s)
         rate, sample = self.bytes_per_s, in_flight / trip_s
@@ -458,7 +456,7 @@ class Outbox(Generic[E, W]):
         if frame is None:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
-        if frame.nbytes:
+        if frame.nbytes and not self.bounds.is_local:
             self.bounds.acknowledged(frame.in_flight, now - frame.left_at)
         return frame.fragments
 

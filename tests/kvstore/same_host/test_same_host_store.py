@@ -426,17 +426,23 @@ def test_an_arena_that_goes_while_its_bytes_are_awaited_is_refused_and_not_read(
         assert peer.hear(Acknowledge | Released).frame  # type: ignore[arg-type]
 
 
-def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_slot() -> None:
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_slot(in_memory: bool) -> None:
     """A client that is killed between a frame of values and its receipt."""
     with served(keys_of(1)) as (description, shards):
-        with raw_peer(shards[0].endpoint) as peer, brought(peer, description) as (_, given):
+        with raw_peer(shards[0].endpoint) as peer, ExitStack() as stack:
+            if in_memory:
+                _, given = stack.enter_context(brought(peer, description))
+            else:
+                peer.greet(hello_of(description, 0))
             peer.say(pull_of(1, 0, 0))
-            assert peer.hear(Values).at
+            assert bool(peer.hear(Values).at) == in_memory
             bucket = shards[0]._core.job.shard.buckets[0].update.values
             ((*_, held, _, _),) = bucket.sections(0, 1)
             assert held.shared
             assert held.pinned[0] == 1
-            given.close()
+            if in_memory:
+                given.close()
             wait_until(lambda: shards[0].statistics()["arenas"] == 0)
         with StoreClient(msgspec.structs.replace(description), 0, incarnation=2, settings=LINK) as client:
             client.push("cut", 0, np.ones((40, 33), np.float32)).result(WAIT_S)

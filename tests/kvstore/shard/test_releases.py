@@ -37,22 +37,14 @@ NBYTES = SharedMemory.least_bytes
 BOOT = bytes(range(16))
 
 
-class Listener:
-    """Clients' memories, all of them here: as a client's own they can be written, as the shard's only read."""
-
-    name = b"here"
-
-    def __init__(self, shared_memory: SharedMemory | None) -> None:
-        self.shared_memory = shared_memory
-        self.arenas: dict[tuple[bytes, int], Array] = {}
-
-
 class Shard:
     """A core of two slots that push one slice of ones to `w`, in their memory, whose value is 0 at first."""
 
     def __init__(self) -> None:
         self.core = ShardCore(BOOT, LinkSettings())
-        self.listener = self.core.links.listener = Listener(None)
+        self.arenas: dict[tuple[bytes, int], Array] = {}
+        """Clients' memories: as a client's own they can be written, as the shard's only read."""
+        self.core.links.arenas = self.arenas
         key = constant(key_of("w", (ELEMENTS,), 2), 0.0)
         description = store_of([key], slots=2, shards=1, hyper={"lr": 0.5}, slice_bytes=NBYTES)
         self.core.open(JobShard(description, 0, make_shared=lambda nbytes: SharedMemory(nbytes, 1 << 20)))
@@ -66,7 +58,7 @@ class Shard:
         self.memories[slot] = np.ones(ELEMENTS, np.float32)
         read_only = self.memories[slot].view(np.uint8)
         read_only.flags.writeable = False
-        self.listener.arenas[hello.process, session] = read_only
+        self.arenas[hello.process, session] = read_only
         return self.say(slot, hello)
 
     def peer(self, slot: int) -> Peer:
@@ -172,7 +164,7 @@ def test_values_that_left_for_a_process_that_is_gone_are_pinned_until_it_cannot_
     assert shard.pinned
     shard.core.links.ended(identity)
     assert shard.pinned, "its end of the shared memory is there"
-    shard.listener.arenas.clear()
+    shard.arenas.clear()
     shard.core.links.look()
     assert not shard.pinned
 
