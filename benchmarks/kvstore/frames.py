@@ -25,6 +25,8 @@ from weft_kvstore import Key, KVStore, LinkSettings, ShardServer, describe
 
 PACKAGE = str(Path(weft_kvstore.__file__).parent)
 ELEMENTS = 1024
+ROWS = ELEMENTS // 64
+"""Of a table, all of which a call names."""
 WARM_UP, CALLS = 200, 50
 
 
@@ -70,7 +72,7 @@ def main() -> None:
     # A call that is traced takes longer; what counts is what follows it at once.
     at_once = patch("weft_kvstore.client.poller.BATCH_S", 1.0)
     with at_once, ShardServer("tcp://127.0.0.1:0") as server:
-        keys = {"w": Key((ELEMENTS,), initializer=0.0)}
+        keys = {"w": Key((ELEMENTS,), initializer=0.0), "t": Key((ROWS, 64), rows=True, initializer=0.0)}
         description = describe(keys, shards=[server.endpoint], rule="sgd", lr=0.01)
         server.open(description, 0)
         settings = LinkSettings(same_host=given.same_host)
@@ -78,6 +80,7 @@ def main() -> None:
             trace.shard = next(one.ident or 0 for one in threading.enumerate() if one.name == "weft-shard")
             sys.setprofile(trace)
             gradient, value = np.ones(ELEMENTS, np.float32), np.empty(ELEMENTS, np.float32)
+            ids, rows = np.arange(ROWS), gradient.reshape(ROWS, -1)
 
             def push_and_pull() -> None:
                 store.push("w", gradient)
@@ -86,6 +89,7 @@ def main() -> None:
             calls = {
                 "pushpull": lambda: store.pushpull("w", gradient, out=value).result(),
                 "push, then pull": push_and_pull,
+                "pushpull_rows": lambda: store.pushpull_rows("t", ids, rows).result(),
             }
             print(f"{'call':<16}{'side':<8}{'frames':>8}{'functions':>11}{'files':>7}")
             for name, call in calls.items():

@@ -82,8 +82,9 @@ class RowOperation(Operation):
         if self.is_pull:
             known = ids, self._index = distinct_ids(*self._wanted)
             self.rows_pulled = len(ids)
-            count = 1 if self.names is None else len(self.names)
-            self._arrays: list[Array] = [np.empty((len(ids), layout.width), layout.dtype) for _ in range(count)]
+            self._arrays: list[Array] = []
+            for _ in (None,) if self.names is None else self.names:
+                self._arrays.append(np.empty((len(ids), layout.width), layout.dtype))
             self._by_shard = layout.by_shard(ids.view(layout.id_dtype))
             """Which of the rows that are pulled each shard has."""
             self._received: dict[int, tuple[int, bytearray]] = {}
@@ -101,7 +102,7 @@ class RowOperation(Operation):
                     0 if self._is_same else self._send_ids(shard, ids if positions is None else ids.take(positions))
                 )
                 self.asked[shard] = [(self._bucket, 0, 0, chunks)]
-                self._received[shard] = rows, bytearray(len(self._arrays) * chunks_of(rows, layout.rows_down))
+                self._received[shard] = rows, bytearray(len(self._arrays) * -(-rows // layout.rows_down))
                 pending[shard] = len(self._received[shard][1])
         return pending
 
@@ -120,9 +121,9 @@ class RowOperation(Operation):
         pending = {}
         for shard, positions in enumerate(by_shard or layout.by_shard(ids)):
             source = RowSource(ids, values, layout, positions)
-            if not layout.rows_on(shard) or (not source.count and kind in _ROWS_ALONE):
+            if not source.count and (kind in _ROWS_ALONE or not layout.rows_on(shard)):
                 continue
-            chunks = pending[shard] = chunks_of(source.count, layout.rows_up)
+            chunks = pending[shard] = max(-(-source.count // layout.rows_up), 1)
             self._run(shard, kind, self.step, chunks, layout.chunk_bytes, source)
             self._missing += chunks
         return pending

@@ -25,7 +25,6 @@ from weft_kvstore.library.arrays import (
     checked_out,
     flat_ids,
     form_of,
-    is_on_device,
     user_dtype,
 )
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
@@ -188,17 +187,19 @@ class RowCalls:
         )
         tables: list[_Table] = []
         arrays: list[Any] = []
+        names: list[str] = []
         for one, spec, some, values, target in zip(keys, specs, all_ids, all_rows, outs, strict=True):
             where = f"slot {self._registry.slot}: {call} of key {one!r}"
             table = _Table(self._store.table(spec.key), where, some, target)
             tables.append(table)
+            names.append(spec.key)
             arrays.append(table.ids)
             if sends:
                 arrays.append(table.checked_rows(values))
             if pulls and math.prod(table.shape[: len(table.shape) - len(spec.shape) + 1]) > MAX_PULLED_ROWS:
                 rows = math.prod(form_of(table.ids)[1])
                 raise StoreRefusedError(f"{where}: {rows} rows; a call may ask for {MAX_PULLED_ROWS}")
-        return tables, [spec.key for spec in specs], arrays, single
+        return tables, names, arrays, single
 
     def _send(
         self,
@@ -237,7 +238,10 @@ class RowCalls:
 
     def _deliver(self, call: str, wanted: list[_Table], found: Future[Any], *, single: bool) -> Future[Any]:
         """Rows in the types that users have, and in the arrays that they have given for them."""
-        if not any(one.out is not None or one.spec.half for one in wanted):
+        for one in wanted:  # A loop, as a generator would be a frame of its own for each.
+            if one.out is not None or one.spec.half:
+                break
+        else:
             return found
         specs = [one.spec for one in wanted]
         given = joined([found], lambda values: as_given(specs, values if single else values[0]))
@@ -255,9 +259,9 @@ class _Table:
         self.table, self.spec, self.where = table, spec, where
         if type(ids) is not np.ndarray or ids.dtype != np.int64 or not ids.size:
             ids = checked_ids(ids, where)
-        self.ids = ids
-        self._checked = None if is_on_device(ids) else self._check(ids)
-        self.shape = (*form_of(ids)[1], *spec.shape[1:])
+        self.ids, is_here = ids, isinstance(ids, np.ndarray)
+        self._checked = self._check(ids) if is_here else None
+        self.shape = (*(ids.shape if is_here else form_of(ids)[1]), *spec.shape[1:])
         self.out = None if out is None else (out, checked_out(out, user_dtype(spec), self.shape, where))
 
     def checked_ids(self, ids: Array) -> Ids:

@@ -192,7 +192,7 @@ class TableState(Work):
             if size >= PIECE_ELEMENTS:
                 yield
         due = self.steps.due()
-        if due is None or self._lacks_for(due.total):
+        if due is None or (self.spec.given and self._lacks_for(due.total)):
             return False
         step, total, slot = due
         if self.spec.gate is not None:
@@ -220,7 +220,7 @@ class TableState(Work):
 
     def _lacks_for(self, total: Rows | None) -> bool:
         """Whether a step with this total has to wait, since some of its rows were never set."""
-        return self.spec.given and total is not None and not all(self.rows.has_all(ids) for ids, _ in total.parts)
+        return total is not None and not all(self.rows.has_all(ids) for ids, _ in total.parts)
 
     def _measure(self, step: int, total: Rows | None) -> Iterator[None]:
         """Tells the gate the exact sum of the squares of each row; None where that is not finite."""
@@ -444,7 +444,7 @@ class TableState(Work):
         if self.pulls.can(wait)[0]:
             return (f"{key} was never set" if self._lacks(wait) else f"{key} is being answered"), []
         if due is not None:
-            if self._lacks_for(due.total):
+            if self.spec.given and self._lacks_for(due.total):
                 return f"{key} was never set", []
             if self.spec.gate is not None and self._measured == due.step:
                 text, missing = self.spec.gate.missing(due.step)
