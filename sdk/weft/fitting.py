@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import os
 import sys
 import zipfile
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Never, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, Unpack
 
 import numpy as np
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 EXAMPLE_ROWS: Final = 8
 """Rows that a module is exported with: enough that BatchNorm's gradients are not all zero."""
+MOST_READ_BYTES: Final = 1 << 28
+"""Of a column, for its first rows."""
 
 
 @shown_with_keywords_of(job_spec)
@@ -362,7 +365,7 @@ class _Columns:
 
 
 def _first_rows(archive: zipfile.ZipFile, name: str) -> Array:
-    """The first rows of a column; of one in Fortran's order, which has them everywhere, zeros."""
+    """The first rows of a column. Of one in Fortran's order, which has them everywhere, zeros where it is large."""
     with archive.open(f"{name}.npy") as member:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -373,10 +376,12 @@ def _first_rows(archive: zipfile.ZipFile, name: str) -> Array:
                 "numbers, with padding"
             )
         wanted = (min(shape[0], EXAMPLE_ROWS), *shape[1:]) if shape else ()
-        if is_fortran or not shape:
+        order: Literal["C", "F"] = "F" if is_fortran else "C"
+        read = shape if is_fortran else wanted
+        size = math.prod(read) * dtype.itemsize
+        if not shape or size > MOST_READ_BYTES:
             return np.zeros(wanted, dtype)
-        size = int(np.prod(wanted)) * dtype.itemsize
-        return np.frombuffer(member.read(size), dtype).reshape(wanted).copy()
+        return np.frombuffer(member.read(size), dtype).reshape(read, order=order)[: wanted[0]].copy()
 
 
 # --- From PyTorch -----------------------------------------------------------------------------------------------------

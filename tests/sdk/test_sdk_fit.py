@@ -92,6 +92,14 @@ def test_columns_feed_a_module_by_name_by_order_or_as_they_are_said(
     assert list(sent["metrics"]) == ["accuracy"]
 
 
+def test_rows_of_a_column_in_fortrans_order_are_the_example_too(tmp_path: Path) -> None:
+    """Zeros would be refused before a normalization, and show nothing elsewhere."""
+    x = np.asfortranarray(np.random.default_rng(0).standard_normal((20, 4), dtype=np.float32))
+    path = write(tmp_path / "points.npz", x=x, y="y")
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    submitted(net, path, loss=nn.CrossEntropyLoss())
+
+
 @pytest.mark.parametrize(
     ("loss", "operator"),
     [
