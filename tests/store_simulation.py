@@ -125,7 +125,7 @@ class Simulation:
         for _ in range(100):
             while self.step(choose):
                 pass
-            if all(link.connection.state.value == "open" for client in self.clients.values() for link in client.links):
+            if all(link.state.value == "open" for client in self.clients.values() for link in client.links):
                 return
             self.now += 0.1
 

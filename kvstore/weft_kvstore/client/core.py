@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.client.link import ClientLink, SentFragment
+from weft_kvstore.client.link import ClientLink, LinkState, SentFragment
 from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
@@ -157,9 +156,9 @@ class ClientCore:
             self.end(operation, operation.result(), None)
             return
         for shard in shards:
-            connection = self.links[shard].connection
-            if connection.refused is not None or connection.lost is not None:
-                self.end(operation, None, self._lost_error(self.links[shard], operation))
+            link = self.links[shard]
+            if link.refused is not None or link.lost is not None:
+                self.end(operation, None, self._lost_error(link, operation))
                 return
         if operation.is_pull and operation.future.given_up is not None and self._give_up(operation):
             return
@@ -200,19 +199,18 @@ class ClientCore:
                 link.outbox.put(run)
             if operation.is_request and not (operation.is_pull and shard not in operation.asked):
                 link.requests[operation.number] = operation
-                if link.connection.state is LinkState.OPEN:
+                if link.state is LinkState.OPEN:
                     link.ask(operation)
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
         """One message of a shard. A malformed one makes the shard refused for good."""
         link = self.links[shard]
-        connection = link.connection
-        if connection.refused is not None:
+        if link.refused is not None:
             return
         try:
             message, payload, number = decode_reply(parts)
-            if connection.state is LinkState.OPEN:
-                connection.heard = now
+            if link.state is LinkState.OPEN:
+                link.heard = now
             if number == link.received + 1:
                 link.received = number
             elif number:  # 0 is not counted.
@@ -226,7 +224,7 @@ class ClientCore:
             ):
                 self.tick_at = now
         except ProtocolError as error:
-            connection.refuse(f"{link.name} sent what is no message: {error}")
+            link.refuse(f"{link.name} sent what is no message: {error}")
             self.tick_at = now
 
     def _on_control(self, link: ClientLink, message: Reply, now: float) -> bool:
@@ -280,7 +278,7 @@ class ClientCore:
             if link.peer_memory is not None:
                 parts = parts_at(values, link.peer_memory)
             elif link.may_share:  # The shard's end is closed, or its memory could not be mapped.
-                link.connection.disconnected(now)
+                link.disconnected(now)
                 return True
             else:
                 raise ProtocolError("Values.at: the shard shares no memory")
@@ -335,7 +333,7 @@ class ClientCore:
 
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now
-        self.links[shard].connection.disconnected(now)
+        self.links[shard].disconnected(now)
 
     def tick(self, now: float) -> None:
         """Checks deadlines, pings and silence. If it is late, this process was suspended: deadlines are extended."""
@@ -344,11 +342,11 @@ class ClientCore:
         late_s = now - self._next_tick_at
         if late_s > STALL_S:
             for link in self.links:
-                link.connection.after_stall(late_s, now)
+                link.after_stall(late_s, now)
             for operation in self.open.values():
                 operation.due_at += late_s
         for link in self.links:
-            if link.tick(now) or link.connection.refused is not None:
+            if link.tick(now) or link.refused is not None:
                 for operation in [one for one in self.open.values() if link.shard in one.pending]:
                     self.end(operation, None, self._lost_error(link, operation))
         if asked := self._end_overdue(now) + self._log_long_wait(now):
@@ -357,7 +355,7 @@ class ClientCore:
                     link.say(Why(here[:MAX_RUNS]))
         due_at = next((one.due_at for one in self.open.values()), math.inf)
         ask_at = next((one.due_at for one in self.open.values() if one.number > self._asked), math.inf)
-        pings = [link.connection.next_tick() for link in self.links]
+        pings = [link.next_tick() for link in self.links]
         self.tick_at = self._next_tick_at = min(due_at, ask_at - self._ask_before_s, *pings)
 
     def close(self, reason: str) -> None:
@@ -443,8 +441,8 @@ class ClientCore:
         return failed
 
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
-        text = f"{self.name_of(operation)}: {link.connection.trouble}"
-        return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
+        text = f"{self.name_of(operation)}: {link.trouble}"
+        return StoreRefusedError(text) if link.at_fault else StoreLostError(text)
 
     def _end_overdue(self, now: float) -> list[int]:
         """Fails operations that are overdue. Returns those that soon will be: shards are asked what they wait for."""
@@ -477,7 +475,7 @@ class ClientCore:
         waits = []
         for shard in sorted(operation.pending):
             link = self.links[shard]
-            state = link.connection.state
+            state = link.state
             silence = "no answer" if state is LinkState.OPEN else f"the connection is {state.value}"
             if link.shared.is_unread(operation):
                 silence = UNREAD

@@ -253,13 +253,11 @@ class ClientSockets:
                         break
             if (is_due or link_socket.monitor_fd in readable) and link_socket.broke():
                 now = self.core.tick_at = time.monotonic()
-                connection = self.core.links[shard].connection
+                link = self.core.links[shard]
                 if link_socket.handshake_error is None:
-                    connection.disconnected(now)
+                    link.disconnected(now)
                 else:
-                    connection.handshake_failed(
-                        link_socket.handshake_error[0], now, may_pass=link_socket.handshake_error[1]
-                    )
+                    link.handshake_failed(link_socket.handshake_error[0], now, may_pass=link_socket.handshake_error[1])
             if link_socket.handover is not None and link_socket.handover.fileno() in readable:
                 self._share(shard, link_socket)
 
@@ -333,7 +331,7 @@ class ClientSockets:
             self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys, self.passed[link.shard])
         except zmq.ZMQError as error:
             now = self.core.tick_at = time.monotonic()
-            link.connection.handshake_failed(str(error), now, may_pass=error.errno in _SHORTAGES)
+            link.handshake_failed(str(error), now, may_pass=error.errno in _SHORTAGES)
         else:
             self.changes += 1
 
@@ -343,7 +341,7 @@ class ClientSockets:
         arena, link_socket = self._memory.arena, self._sockets.get(link.shard)
         if arena is not None and link.shard not in self._unshared and link_socket is not None:
             try:
-                link_socket.handover = Handover(name, (link.hello.process, link.connection.session), arena)
+                link_socket.handover = Handover(name, (link.hello.process, link.session), arena)
                 self.changes += 1
             except ArenaError as error:
                 _log.debug("%s: payloads travel as bytes: %s", link.name, error)

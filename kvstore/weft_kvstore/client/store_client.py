@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import ClientCore
+from weft_kvstore.client.link import LinkState
 from weft_kvstore.client.operation import LocalOperation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
@@ -135,7 +135,6 @@ class StoreClient(StoreCalls):
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._core.links[shard]
-        connection = link.connection
         sent, received = self._sockets.passed[shard]
         return LinkStatistics(
             bytes_sent=sent,
@@ -149,11 +148,11 @@ class StoreClient(StoreCalls):
             in_flight_bytes=link.outbox.in_flight_bytes,
             credit_bytes=link.outbox.bounds.credit_bytes,
             rate_bytes_per_s=link.outbox.bounds.bytes_per_s,
-            connections=connection.session,
-            welcomed=connection.state is LinkState.OPEN and connection.refused is None,
-            trouble=connection.trouble,
-            refused=connection.refused is not None,
-            taken=connection.is_taken,
+            connections=link.session,
+            welcomed=link.state is LinkState.OPEN and link.refused is None,
+            trouble=link.trouble,
+            refused=link.refused is not None,
+            taken=link.is_taken,
             shared_bytes_sent=link.shared_bytes_sent,
             shared_bytes_received=link.shared_bytes_received,
             same_host=link.outbox.shared,

@@ -5,33 +5,50 @@ from __future__ import annotations
 import pytest
 
 from store_cluster import key_of, store_of
-from weft_kvstore.client.connection import (
+from weft_kvstore.client.core import ClientCore
+from weft_kvstore.client.link import (
     AFTER_LOSS,
     FIRST_RETRY_S,
     HELLOS,
     LAST_RETRY_S,
-    Connection,
-    Due,
+    ClientLink,
     LinkState,
 )
-from weft_kvstore.client.core import ClientCore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError, encode
-from weft_kvstore.wire.messages import Acknowledge, RefusalCode, Refused, Welcome
+from weft_kvstore.wire.messages import Acknowledge, Hello, RefusalCode, Refused, Welcome
 
 SILENCE_S = 8.0
 BOOT = b"b" * 16
-NOTHING = Due(0)
+CONNECT, KEEPALIVE, LOST = "connect", "keep alive", "lost"
+NOTHING: set[str] = set()
 
 
-def handshake() -> Connection:
+def link_to(settings: LinkSettings, now: float = 0.0) -> ClientLink:
+    link = ClientLink(3, "x", Hello("job", 1, 0, 1, bytes(16), 0, bytes(32)), settings, now)
+    link.name = "shard 3"
+    return link
+
+
+def due(link: ClientLink, now: float) -> set[str]:
+    """What a tick does: it begins a connection, says the Hello again or a Ping, or finds the shard lost."""
+    session = link.session
+    link.outgoing.clear()
+    found = {LOST} if link.tick(now) else set()
+    has_begun = link.session > session
+    assert link.reopen or not has_begun
+    found |= {CONNECT} if has_begun else set()
+    return found | ({KEEPALIVE} if len(link.outgoing) > has_begun else set())
+
+
+def handshake() -> ClientLink:
     """At 0 s it has begun."""
-    connection = Connection("shard 3", LinkSettings(silence_s=SILENCE_S), 0.0)
-    assert connection.tick(0.0) == Due.CONNECT
+    connection = link_to(LinkSettings(silence_s=SILENCE_S))
+    assert due(connection, 0.0) == {CONNECT}
     return connection
 
 
-def opened() -> Connection:
+def opened() -> ClientLink:
     connection = handshake()
     assert connection.on_welcome(welcome(1), 0.0)
     return connection
@@ -45,14 +62,14 @@ def refused(code: RefusalCode) -> Refused:
     return Refused(code, "because")
 
 
-def states(connection: Connection) -> tuple[LinkState, str | None, str | None, bool]:
+def states(connection: ClientLink) -> tuple[LinkState, str | None, str | None, bool]:
     return connection.state, connection.lost, connection.refused, connection.at_fault
 
 
 def test_it_begins_down_and_is_due_at_once() -> None:
-    connection = Connection("shard 3", LinkSettings(), 5.0)
+    connection = link_to(LinkSettings(), 5.0)
     assert (connection.state, connection.session, connection.next_tick()) == (LinkState.DOWN, 0, 5.0)
-    assert connection.tick(5.0) == Due.CONNECT
+    assert due(connection, 5.0) == {CONNECT}
     assert (connection.state, connection.session) == (LinkState.GREETING, 1)
 
 
@@ -74,7 +91,7 @@ def test_a_welcome_that_is_read_after_its_connection_broke_changes_nothing() -> 
     connection.disconnected(1.0)
     assert not connection.on_welcome(welcome(1), 1.0)
     assert (connection.state, connection.refused) == (LinkState.DOWN, None)
-    assert Due.CONNECT in connection.tick(connection.next_tick())
+    assert CONNECT in due(connection, connection.next_tick())
     assert connection.on_welcome(welcome(2), 2.0)
 
 
@@ -89,7 +106,7 @@ def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: R
     connection.on_refused(refused(code), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, True)
     assert connection.next_tick() == 1.0 + FIRST_RETRY_S
-    assert connection.tick(connection.next_tick()) == Due.CONNECT
+    assert due(connection, connection.next_tick()) == {CONNECT}
     assert connection.on_welcome(welcome(2), 1.1)
     assert states(connection) == (LinkState.OPEN, None, None, False)
 
@@ -98,16 +115,16 @@ def test_why_a_shard_turned_us_away_is_told_at_once_and_until_it_says_otherwise(
     connection = handshake()
     connection.on_refused(refused(RefusalCode.BUSY), 1.0)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
-    assert Due.LOST in connection.tick(SILENCE_S)
+    assert LOST in due(connection, SILENCE_S)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
     connection.on_refused(refused(RefusalCode.UNKNOWN_JOB), SILENCE_S)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", False)
-    connection.tick(SILENCE_S + 1.0)
+    due(connection, SILENCE_S + 1.0)
     connection.disconnected(SILENCE_S + 1.0)  # Whatever was there is gone.
     assert (connection.trouble, connection.at_fault) == (connection.lost, False)
-    connection.tick(SILENCE_S + 2.0)
+    due(connection, SILENCE_S + 2.0)
     connection.on_refused(refused(RefusalCode.BUSY), SILENCE_S + 2.0)
-    connection.tick(SILENCE_S + 3.0)
+    due(connection, SILENCE_S + 3.0)
     assert connection.on_welcome(welcome(connection.session), SILENCE_S + 3.0)
     assert (connection.trouble, connection.is_taken) == (None, False)
 
@@ -127,14 +144,14 @@ def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: Refus
     connection = handshake()
     connection.on_refused(refused(code), 1.0)
     assert (connection.refused, connection.at_fault) == ("shard 3: because", code is not RefusalCode.CLOSED)
-    assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
+    assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
 
 def test_a_shard_that_knows_no_hello_gets_one_on_a_new_connection() -> None:
     connection = opened()
     connection.on_refused(refused(RefusalCode.UNKNOWN_LINK), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, False)
-    assert connection.tick(1.0 + FIRST_RETRY_S) == Due.CONNECT
+    assert due(connection, 1.0 + FIRST_RETRY_S) == {CONNECT}
     assert connection.session == 2
 
 
@@ -144,7 +161,7 @@ def test_the_time_to_try_again_doubles_up_to_a_bound_and_a_welcome_begins_it_ane
         connection.disconnected(now)
         waits.append(connection.next_tick() - now)
         now = connection.next_tick()
-        assert Due.CONNECT in connection.tick(now)
+        assert CONNECT in due(connection, now)
     assert waits == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, LAST_RETRY_S, LAST_RETRY_S])
     connection.on_welcome(welcome(8), now)
     connection.disconnected(now)
@@ -163,45 +180,45 @@ def test_what_is_down_cannot_break_again() -> None:
 def test_seconds_without_a_word_begin_a_new_connection_long_before_the_shard_is_lost(
     silence_s: float, renewed_after_s: float
 ) -> None:
-    connection = Connection("shard 3", LinkSettings(silence_s=silence_s), 0.0)
-    connection.tick(0.0)
+    connection = link_to(LinkSettings(silence_s=silence_s))
+    due(connection, 0.0)
     connection.on_welcome(welcome(1), 0.0)
     connection.heard = 1.0
-    assert Due.CONNECT not in connection.tick(1.0 + renewed_after_s - 0.01)
-    assert connection.tick(1.0 + renewed_after_s) == Due.CONNECT
+    assert CONNECT not in due(connection, 1.0 + renewed_after_s - 0.01)
+    assert due(connection, 1.0 + renewed_after_s) == {CONNECT}
     assert (connection.state, connection.session, connection.lost) == (LinkState.GREETING, 2, None)
 
 
 def test_a_process_that_stood_still_does_not_blame_the_shard() -> None:
     connection = opened()
     connection.after_stall(100.0, 100.0)
-    assert connection.tick(100.0) & (Due.LOST | Due.CONNECT) == NOTHING
+    assert due(connection, 100.0) & {LOST, CONNECT} == NOTHING
     connection.heard = 100.0
     connection.after_stall(2.0, 101.0)
-    assert Due.LOST not in connection.tick(100.0 + SILENCE_S)
-    assert Due.LOST in connection.tick(101.0 + SILENCE_S)
+    assert LOST not in due(connection, 100.0 + SILENCE_S)
+    assert LOST in due(connection, 101.0 + SILENCE_S)
 
 
 def test_a_hello_is_said_again_until_it_is_answered() -> None:
     connection = handshake()
     again_s = SILENCE_S / HELLOS
     assert connection.next_tick() == pytest.approx(again_s)
-    assert [connection.tick(at * again_s) for at in (0.5, 1.0, 1.5, 2.0)] == [
+    assert [due(connection, at * again_s) for at in (0.5, 1.0, 1.5, 2.0)] == [
         NOTHING,
-        Due.KEEPALIVE,
+        {KEEPALIVE},
         NOTHING,
-        Due.KEEPALIVE,
+        {KEEPALIVE},
     ]
     connection.on_welcome(welcome(1), 2 * again_s)
-    assert Due.KEEPALIVE not in connection.tick(4 * again_s)
+    assert KEEPALIVE not in due(connection, 4 * again_s)
 
 
 def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() -> None:
     connection = opened()
     connection.disconnected(1.0)
-    assert connection.tick(SILENCE_S) == Due.CONNECT | Due.LOST
+    assert due(connection, SILENCE_S) == {CONNECT, LOST}
     assert connection.lost == "shard 3 has been silent for 8.0 s (it did not answer)"
-    assert Due.LOST not in connection.tick(2 * SILENCE_S)
+    assert LOST not in due(connection, 2 * SILENCE_S)
     connection.on_welcome(welcome(connection.session), 2 * SILENCE_S)
     assert states(connection) == (LinkState.OPEN, None, None, False)
 
@@ -210,18 +227,18 @@ def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() ->
 def test_only_what_is_heard_while_it_is_open_breaks_the_silence(is_open: bool) -> None:
     description, settings = store_of([key_of("w", (4,), 1)], slots=1, shards=1), LinkSettings(silence_s=SILENCE_S)
     core = ClientCore(description, 0, 1, bytes(16), settings=settings, endpoints=["a"], now=0.0)
-    connection = core.links[0].connection
-    connection.tick(0.0)
+    connection = core.links[0]
+    due(connection, 0.0)
     if is_open:
         connection.on_welcome(welcome(1), 0.0)
     core.receive(0, encode(Acknowledge([])), SILENCE_S - 0.1)
-    assert (Due.LOST in connection.tick(SILENCE_S)) is not is_open
+    assert (LOST in due(connection, SILENCE_S)) is not is_open
 
 
 def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
     connection = opened()
     connection.disconnected(1.0)
-    connection.tick(1.0 + FIRST_RETRY_S)
+    due(connection, 1.0 + FIRST_RETRY_S)
     assert not connection.on_welcome(welcome(2, b"c" * 16), 1.1)
     assert connection.refused == f"shard 3 has started anew and has lost its values; {AFTER_LOSS}"
     assert connection.state is LinkState.GREETING
@@ -231,19 +248,19 @@ def test_it_pings_as_often_as_the_shard_needs() -> None:
     connection = handshake()
     connection.on_welcome(Welcome(1, BOOT, 2000), 0.0)
     assert connection.next_tick() == 0.5
-    assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.KEEPALIVE, NOTHING)
+    assert (due(connection, 0.49), due(connection, 0.5), due(connection, 0.6)) == (NOTHING, {KEEPALIVE}, NOTHING)
 
 
 def test_keys_that_do_not_fit_are_refused_at_once_and_for_good() -> None:
     connection = handshake()
     connection.handshake_failed("no such key", 1.0, may_pass=False)
     assert (connection.refused, connection.at_fault) == ("shard 3: no such key", True)
-    assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
+    assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
 
-def again(connection: Connection) -> float:
+def again(connection: ClientLink) -> float:
     """When it has begun once more."""
-    while Due.CONNECT not in connection.tick(now := connection.next_tick()):
+    while CONNECT not in due(connection, now := connection.next_tick()):
         pass
     return now
 
@@ -273,7 +290,7 @@ def test_a_handshake_that_breaks_off_is_tried_again_and_says_why_until_a_connect
 def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:
     connection = opened()
     connection.disconnected(1.0)
-    connection.tick(connection.next_tick())
+    due(connection, connection.next_tick())
     connection.handshake_failed("no such key", 1.1, may_pass=False)
     assert connection.refused == "shard 3: no such key"
     assert connection.at_fault

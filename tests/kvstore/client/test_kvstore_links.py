@@ -15,8 +15,8 @@ from store_cluster import key_of, store_of
 from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
 from weft_kvstore.bucket.pulls import BucketPulls, PullWait
-from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import LOG_AFTER_S, QUIET_S
+from weft_kvstore.client.link import LinkState
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
@@ -118,7 +118,7 @@ def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
             simulation.step(ANY)
         simulation.cut(0, 0)
         assert np.all(ended(simulation, value) == 0.0)
-    assert simulation.clients[0].links[0].connection.session > 6
+    assert simulation.clients[0].links[0].session > 6
     assert simulation.shards[0].counts.malformed == 0
     peer = next(iter(simulation.shards[0].peers.values()))
     assert (peer.ids_bytes, len(peer.pulls)) == (0, 0)
@@ -341,7 +341,7 @@ def test_a_client_that_stood_still_blames_no_shard_though_a_connection_broke_mea
     simulation.cut(0, 1)
     simulation.settle(ANY)
     assert not value.done()
-    assert all(link.connection.lost is None for link in simulation.clients[0].links)
+    assert all(link.lost is None for link in simulation.clients[0].links)
 
 
 def test_a_pushpull_that_is_given_up_fails_once_its_gradients_have_arrived() -> None:
@@ -624,7 +624,7 @@ def test_values_in_memory_that_is_not_shared_any_more_break_the_connection_and_n
     link = client.links[0]
     link.may_share = True
     client.receive(0, encode(msgspec.structs.replace(VALUES, at=[(0, 1024)])), simulation.now)
-    assert (link.connection.refused, link.connection.state) == (None, LinkState.DOWN)
+    assert (link.refused, link.state) == (None, LinkState.DOWN)
     assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
     client.receive(0, encode(msgspec.structs.replace(VALUES, at=[(0, 1024)])), simulation.now)
-    assert "Values.at: the shard shares no memory" in str(link.connection.refused)
+    assert "Values.at: the shard shares no memory" in str(link.refused)
