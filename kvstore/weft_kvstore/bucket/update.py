@@ -15,7 +15,7 @@ from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
-from weft_kvstore.compression import Codec, SliceCodec, SliceEncoder
+from weft_kvstore.compression import Codec, SliceCodec
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import KeyHyper
@@ -145,27 +145,27 @@ class EncodedValues:
     those of the value; whoever writes the value sets it. `residual` (elements) is what merged gradients owe to all
     workers; None where nothing is kept."""
 
-    __slots__ = ("_codec", "changed", "residual", "values")
+    __slots__ = ("_codec", "_is_merged", "changed", "residual", "values")
 
     def __init__(self, codec: Codec, bounds: Array, *, merged: bool) -> None:
         """`bounds` (slices + 1, int64): where slices begin, elements. `merged`: the value is a merged gradient."""
         self.residual = np.zeros(int(bounds[-1]), codec.dtype) if merged and codec.residual else None
-        self._codec = SliceEncoder(codec, bounds, self.residual) if merged else SliceCodec(codec, bounds)
+        self._codec = SliceCodec(codec, bounds, self.residual)
+        self._is_merged = merged
         self.values = BucketValues(np.empty(int(self._codec.begins[-1]), np.uint8), self._codec.begins)
         self.changed: Array = np.ones(len(bounds) - 1, np.bool_)
 
-    def merged(self, step: int, first: int, stop: int, total: Array | None) -> None:
-        """The merged gradient of a step is these slices' value; None where there is none."""
-        encoder, bounds = self._codec, self._codec.bounds
-        assert isinstance(encoder, SliceEncoder)
+    def merged(self, first: int, stop: int, total: Array | None) -> None:
+        """The merged gradient of a step is these slices' value; None where there is none. Once for each step."""
+        bounds = self._codec.bounds
         for low, high, out in self.values.written(first, stop):
             some = None if total is None else total[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
-            encoder.encode_step(step, low, high, some, out=out)
+            self._codec.encode(low, high, some, out=out)
         self.changed[first:stop] = False
 
     def missing(self, first: int, stop: int) -> list[Range]:
         """Slices among these whose bytes are to be made."""
-        return [] if isinstance(self._codec, SliceEncoder) else ranges_where(self.changed[first:stop], first)
+        return [] if self._is_merged else ranges_where(self.changed[first:stop], first)
 
     def make(self, parts: Iterable[tuple[int, int, Array]]) -> None:
         """Encodes weights: slices from the first number to before the second, and their elements."""
@@ -173,7 +173,7 @@ class EncodedValues:
         for first, stop, elements in parts:
             for low, high, out in self.values.written(first, stop):
                 some = elements[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
-                self._codec.encode(low, high, some, out)
+                self._codec.encode(low, high, some, out=out)
             self.changed[first:stop] = False
 
 
@@ -320,7 +320,7 @@ class BucketUpdate:
             for _, _, weight in self.values.written(first, stop):
                 weight.fill(0)
             if self.encoded is not None:
-                self.encoded.merged(step, first, stop, None)
+                self.encoded.merged(first, stop, None)
 
     def with_gradient(self, gradient: Gradient, contributors: int, step: int) -> None:
         """Applies a sum of gradients as the update of `step`. Raises RuleFailedError."""
@@ -348,7 +348,7 @@ class BucketUpdate:
         self.updates[first if is_one else slice(first, stop)] += 1
         if self.encoded is not None and spec.update is Update.GRADIENT:
             total = gradient.read(0, gradient.count, np.empty(gradient.count, gradient.dtype))
-            self.encoded.merged(step, first, stop, total)
+            self.encoded.merged(first, stop, total)
 
     def _run_rule(  # noqa: PLR0917  # what a rule has for slices
         self, low: int, high: int, weight: Array, before: Array | None, gradient: Gradient, update: int, step: int

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.client.plan import KeySet, PlanRun
-from weft_kvstore.compression import Codec, SliceCodec, SliceEncoder
+from weft_kvstore.compression import Codec, SliceCodec
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
@@ -92,9 +92,9 @@ class EncodedRun:
         out = self._buffer[begins[first] : begins[stop]]
         encoder = self._encoders[part.position]
         if encoder is None:
-            self._codec.encode(first, stop, elements, out)
+            self._codec.encode(first, stop, elements, out=out)
         else:
-            encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out, late=True)
+            encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out)
         return stop
 
 
@@ -148,14 +148,18 @@ class ResidualCapture:
 # --- What a slot's gradients are encoded with on their way to the shards, and what it owes of each key ----------------
 
 
-class KeyEncoder(SliceEncoder):
+class KeyEncoder(SliceCodec):
     """The encoder of a key's gradients, and which of its steps may be pushed: one that has not begun, behind all of
     which something was encoded, or one that has failed."""
 
-    __slots__ = ("_arrived", "_next_step", "begun", "failed")
+    __slots__ = ("_arrived", "_next_step", "begun", "encodes", "failed", "furthest")
 
     def __init__(self, codec: Codec, bounds: Array, residual: Array) -> None:
         super().__init__(codec, bounds, residual)
+        self.encodes: Callable[[int, int, int], None] | None = None
+        """Called with (step, first, stop) before slices are encoded, while residuals are captured."""
+        self.furthest = 0
+        """The step after the last for which any slice was encoded."""
         self._next_step = 0
         """The step after the last of which anything was encoded in a push that has ended."""
         self.begun: list[int] = []
@@ -165,6 +169,15 @@ class KeyEncoder(SliceEncoder):
         self.failed: dict[int, dict[int, Array]] = {}
         """By step what was encoded in pushes that failed, by slice, until the step was pushed again or shards have
         taken one that they take only after it."""
+
+    def encode_step(
+        self, step: int, first: int, stop: int, elements: Array, *, scale: float = 1.0, out: Array | None = None
+    ) -> None:
+        """Encodes slices for a step, as `encode` does."""
+        if self.encodes is not None:
+            self.encodes(step, first, stop)
+        self.furthest = max(self.furthest, step + 1)
+        self.encode(first, stop, elements, scale=scale, out=out)
 
     def pushed_instead(self, step: int) -> int | None:
         """Where the step may not be pushed: the last one that was."""

@@ -76,7 +76,7 @@ def test_merged_gradients_are_encoded_as_each_slice_would_be_by_itself(
     changed = np.ones(SLICES, np.bool_)
     for step, ((first, stop), nothing) in enumerate(events):
         total = numbers(first, stop, step)
-        encoded.merged(step, first, stop, None if nothing else total)
+        encoded.merged(first, stop, None if nothing else total)
         plain.encode(first, stop, np.zeros_like(total) if nothing else total, keep=not nothing)
         changed[first:stop] = False
         assert encoded.changed.tolist() == changed.tolist()
@@ -135,7 +135,7 @@ def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
 
     def make(seed: int) -> None:
         if merged:
-            encoded.merged(seed, 0, SLICES, numbers(0, SLICES, seed))
+            encoded.merged(0, SLICES, numbers(0, SLICES, seed))
         else:
             encoded.make(parts_of(BucketValues(numbers(0, SLICES, seed), BOUNDS), 0, SLICES))
 
@@ -148,24 +148,12 @@ def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
     pin.release(0, stop)
 
 
-def test_a_merged_gradient_of_a_step_is_encoded_once() -> None:
-    """What is owed has moved on: the same step once more would take it away."""
-    encoded = EncodedValues(codec_named("2bit"), BOUNDS, merged=True)
-    encoded.merged(3, 1, 4, numbers(1, 4, 0))
-    assert encoded.residual is not None
-    owed = encoded.residual.copy()
-    for total in (numbers(2, 3, 0), None):
-        with pytest.raises(ValueError, match="slice 2, step 3: encoded for step 3 already"):
-            encoded.merged(3, 2, 3, total)
-    assert encoded.residual.tobytes() == owed.tobytes()
-
-
 def test_a_slice_that_is_not_finite_arrives_so_and_leaves_what_others_owe() -> None:
     codec = codec_named("2bit")
     encoded = EncodedValues(codec, BOUNDS, merged=True)
     total = np.full(int(BOUNDS[-1]), 0.25, np.float32)
     total[BOUNDS[2]] = np.nan
-    encoded.merged(0, 0, SLICES, total)
+    encoded.merged(0, SLICES, total)
     arrived = codec.decode(held_in(encoded.values), BOUNDS)
     finite = [bool(np.isfinite(arrived[BOUNDS[one] : BOUNDS[one + 1]]).all()) for one in range(SLICES)]
     assert finite == [True, True, False, True, True, True]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression import PayloadError, SliceEncoder, TwoBit, reassigned, residual_array, slot_of
+from weft_kvstore.compression import PayloadError, SliceCodec, TwoBit, reassigned, residual_array, slot_of
 from weft_kvstore.description.records import CompressionDescription, Kind
 from weft_kvstore.sharding import codec_of
 
@@ -25,8 +25,8 @@ def gradient(step: int) -> Array:
     return np.random.default_rng([21, step]).integers(-4096, 4096, 100).astype(F32) / 4096
 
 
-def encoder(name: str, residual: Array, begin: int = 0) -> SliceEncoder:
-    return SliceEncoder(codec_of(KINDS[name], F32), BOUNDS, residual, begin=begin)
+def encoder(name: str, residual: Array) -> SliceCodec:
+    return SliceCodec(codec_of(KINDS[name], F32), BOUNDS, residual)
 
 
 def residuals() -> Array:
@@ -37,7 +37,7 @@ def residuals() -> Array:
 def test_all_that_was_sent_and_what_is_owed_is_the_sum_of_all_gradients(name: str) -> None:
     owed = residuals()
     one = encoder(name, owed)
-    sent = sum(one.codec.decode(one.encode_step(step, 0, 3, gradient(step)), BOUNDS) for step in range(50))
+    sent = sum(one.codec.decode(one.encode(0, 3, gradient(step)), BOUNDS) for step in range(50))
     np.testing.assert_array_equal(sent + owed, sum(gradient(step) for step in range(50)))
     assert owed.any()
 
@@ -46,31 +46,15 @@ def test_all_that_was_sent_and_what_is_owed_is_the_sum_of_all_gradients(name: st
 def test_slices_in_any_order_and_grouping_are_the_same_bytes(name: str) -> None:
     """As frames ask for them, the most urgent first, while a later step has begun for some."""
     together, apart = encoder(name, residuals()), encoder(name, residuals())
-    wholes = [together.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(2)]
+    wholes = [together.encode(0, 3, gradient(step)).tobytes() for step in range(2)]
     g0, g1 = gradient(0), gradient(1)
-    third, first = apart.encode_step(0, 2, 3, g0[80:]), apart.encode_step(0, 0, 1, g0[:40])
-    first_later = apart.encode_step(1, 0, 1, g1[:40])
-    second = apart.encode_step(0, 1, 2, g0[40:80])
-    later = apart.encode_step(1, 1, 3, g1[40:])
+    third, first = apart.encode(2, 3, g0[80:]), apart.encode(0, 1, g0[:40])
+    first_later = apart.encode(0, 1, g1[:40])
+    second = apart.encode(1, 2, g0[40:80])
+    later = apart.encode(1, 3, g1[40:])
     assert b"".join(part.tobytes() for part in (first, second, third)) == wholes[0]
     assert first_later.tobytes() + later.tobytes() == wholes[1]
     assert [apart.nbytes(0, 1), apart.nbytes(1, 3)] == [first.size, later.size]
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_slice_is_encoded_once_per_step(name: str) -> None:
-    owed = residuals()
-    one = encoder(name, owed)
-    one.encode_step(4, 1, 2, gradient(4)[40:80])
-    before = owed.copy()
-    for step in (3, 4):
-        with pytest.raises(ValueError, match=rf"^slice 1, step {step}: encoded for step 4 already$"):
-            one.encode_step(step, 0, 3, gradient(step))
-        with pytest.raises(ValueError, match=rf"^slice 1, step {step}: encoded for step 4 already$"):
-            one.encode_step(step, 0, 3, None)
-    assert owed.tobytes() == before.tobytes()
-    one.encode_step(4, 0, 1, gradient(4)[:40])
-    one.encode_step(5, 1, 2, gradient(5)[40:80])
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -79,23 +63,20 @@ def test_a_slice_may_be_encoded_late_and_nothing_is_lost(name: str) -> None:
     owed = residuals()
     one = encoder(name, owed)
     g0, g1 = gradient(0), gradient(1)
-    first = one.encode_step(0, 0, 1, g0[:40])
-    second = one.encode_step(1, 0, 3, g1)
-    late = one.encode_step(0, 1, 3, g0[40:], late=True)
+    first = one.encode(0, 1, g0[:40])
+    second = one.encode(0, 3, g1)
+    late = one.encode(1, 3, g0[40:])
     sent = one.codec.decode(np.concatenate([first, late]), BOUNDS) + one.codec.decode(second, BOUNDS)
     np.testing.assert_array_equal(sent + owed, g0 + g1)
-    assert one.furthest == 2
-    with pytest.raises(ValueError, match="slice 1, step 1: encoded for step 1 already"):
-        one.encode_step(1, 1, 2, g1[40:80])
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_step_without_a_gradient_sends_zeros_and_leaves_what_is_owed(name: str) -> None:
     owed = residuals()
     one = encoder(name, owed)
-    one.encode_step(0, 0, 3, 100 * gradient(0))
+    one.encode(0, 3, 100 * gradient(0))
     before = owed.copy()
-    payload = one.encode_step(1, 0, 3, None)
+    payload = one.encode(0, 3, None)
     assert payload.size == one.nbytes(0, 3)
     assert not one.codec.decode(payload, BOUNDS).any()
     assert owed.tobytes() == before.tobytes()
@@ -106,13 +87,13 @@ def test_a_resumed_sender_sends_what_the_undisturbed_one_does(name: str) -> None
     owed = residuals()
     one = encoder(name, owed)
     for step in range(5):
-        one.encode_step(step, 0, 3, gradient(step))
+        one.encode(0, 3, gradient(step))
     resumed = owed.copy()
-    expected = [one.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)]
-    other = encoder(name, resumed, begin=5)
-    assert [other.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] == expected
-    fresh = encoder(name, residuals(), begin=5)
-    assert [fresh.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] != expected
+    expected = [one.encode(0, 3, gradient(step)).tobytes() for step in range(5, 10)]
+    other = encoder(name, resumed)
+    assert [other.encode(0, 3, gradient(step)).tobytes() for step in range(5, 10)] == expected
+    fresh = encoder(name, residuals())
+    assert [fresh.encode(0, 3, gradient(step)).tobytes() for step in range(5, 10)] != expected
 
 
 def test_other_slots_take_over_what_former_ones_owe() -> None:
@@ -143,15 +124,15 @@ def test_workers_over_many_rounds_equal_the_simulation(threshold: float, slice_e
     bounds = np.append(np.arange(0, size, slice_elements), size)
     codec = TwoBit(F32, threshold)
     kept = [np.zeros(size, F32) for _ in range(workers)]
-    encoders = [SliceEncoder(codec, bounds, residual) for residual in kept]
+    encoders = [SliceCodec(codec, bounds, residual) for residual in kept]
     expected_kept = [np.zeros(size, F32) for _ in range(workers)]
     fired = 0
-    for step in range(rounds):
+    for _ in range(rounds):
         total, expected_total = np.zeros(size, F32), np.zeros(size, F32)
         for worker in range(workers):
             gradient = (rng.standard_normal(size) * threshold).astype(F32)
             gradient[:2] = threshold, -threshold  # What is sent is exact at the threshold itself.
-            total += codec.decode(encoders[worker].encode_step(step, 0, len(bounds) - 1, gradient), bounds)
+            total += codec.decode(encoders[worker].encode(0, len(bounds) - 1, gradient), bounds)
             sent = simulated(gradient, expected_kept[worker], threshold)
             fired += np.count_nonzero(sent)
             expected_total += sent
