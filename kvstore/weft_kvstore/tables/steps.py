@@ -45,7 +45,7 @@ class TableSpec(UpdateSpec):
         return RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {detail}")
 
 
-class Due(NamedTuple):
+class TableUpdate(NamedTuple):
     """An update that is due: of job step `step`, the sum of its gradients; None where there was none. `slot` is whose
     gradient it is, where each is applied by itself."""
 
@@ -146,14 +146,14 @@ class TableSteps:
         self._total = merged(self._total, gradient)
         return self._total.size
 
-    def due(self) -> Due | None:
+    def due(self) -> TableUpdate | None:
         """The next update, once `merge_next` has completed it. It stays the next one until `advance`."""
         slots = self.counts.slots
         if self._is_sync:
             is_due = 0 < len(slots) == self._merged
-            return Due(self.version, self._total) if is_due else None
+            return TableUpdate(self.version, self._total) if is_due else None
         key = self._next_alone
-        return None if key is None else Due(key[1], self._waiting[key], slots[key[0]])
+        return None if key is None else TableUpdate(key[1], self._waiting[key], slots[key[0]])
 
     @property
     def _next_alone(self) -> tuple[int, int] | None:
