@@ -228,17 +228,18 @@ def test_a_pull_of_before_does_not_fail_with_a_later_push(make: Make) -> None:
 
 
 def test_arrays_go_when_nobody_has_them_and_not_when_cycles_are_collected(make: Make) -> None:
-    (store,) = make(describe({"w": zero(2), "b": zero(2)}, rule="sgd", lr=1.0))
+    keys = {"w": zero(2), "b": zero(2), "t": Key(shape=(4, 2), rows=True, initializer=0.0)}
+    (store,) = make(describe(keys, rule="sgd", lr=1.0))
     store.pushpull(["w", "b"], [ones(2), ones(2)]).result(WAIT_S)
     gc.disable()
     try:
-        gradients = [ones(2), ones(2)]
-        future = store.pushpull(["w", "b"], gradients)
-        values = future.result(WAIT_S)
-        held = [weakref.ref(array) for array in (*gradients, *values)]
-        del gradients, values, future
+        gradients, rows = [ones(2), ones(2)], ones(4, 2)
+        futures = [store.pushpull(["w", "b"], gradients), store.pushpull_rows("t", np.arange(4), rows)]
+        values = [*futures[0].result(WAIT_S), futures[1].result(WAIT_S)]
+        held = [weakref.ref(array) for array in (*gradients, rows, *values)]
+        del gradients, rows, values, futures
         store.pull("w").result(WAIT_S)  # what the store's thread had in hand, it has put down since
-        assert [one() for one in held] == [None] * 4
+        assert [one() for one in held] == [None] * 6
     finally:
         gc.enable()
 

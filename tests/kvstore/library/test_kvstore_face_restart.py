@@ -112,24 +112,6 @@ def test_barriers_go_on_where_the_process_before_met_the_others(kind: str) -> No
             met.result(WAIT_S)
 
 
-def test_a_rate_that_one_slot_changes_is_used_by_all(kind: str) -> None:
-    description = described(slots=2)
-    with faces(kind, description) as stores:
-        stores[0].init("w", np.zeros(3, np.float32))
-        assert stores[1].set_hyper("lr", 0.25, step=1).result(WAIT_S) == 1
-        assert [stores[1].hyper("w", step=step)["lr"] for step in range(3)] == [1.0, 0.25, 0.25]
-        for _ in range(2):
-            for done in [store.pushpull("w", ones()) for store in stores]:
-                value = done.result(WAIT_S)
-        assert np.array_equal(value, -2.5 * ones())
-        with pytest.raises(StoreRefusedError, match=r"step 1 of key '\w+' has begun here; step 2 is possible"):
-            stores[0].set_hyper("lr", 5.0, step=1).result(WAIT_S)
-        assert stores[0].set_hyper("lr", 5.0, key="w").result(WAIT_S) == 2
-        for done in [store.pushpull("w", ones()) for store in stores]:
-            value = done.result(WAIT_S)
-        assert np.array_equal(value, -12.5 * ones())
-
-
 def test_keys_are_read_at_one_version_while_slots_push(kind: str) -> None:
     """Each step adds one to every key, so that values of one version are equal."""
     names = ["w", "b", "c"]
