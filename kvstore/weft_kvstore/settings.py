@@ -28,6 +28,8 @@ SETS_WAITING: Final = 2
 """Versions of one key for which values that were set may wait at once."""
 
 
+MAX_PORT: Final = (1 << 16) - 1
+
 STALL_S: Final = 1.0
 """A process whose timer is so much late was suspended. Peers were not silent meanwhile, and deadlines are extended."""
 
@@ -50,15 +52,17 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def endpoints_of(bind: str) -> list[str]:
-    """The endpoints of `tcp://HOST:FIRST-LAST`, a range of ports; of what names no range, itself. Raises ValueError for
-    a range that has none."""
+    """The endpoints of `tcp://HOST:FIRST-LAST`, a range of ports; any other endpoint itself. Raises ValueError for an
+    empty range, and for a port above 65535, which a socket would silently replace by another."""
     host, _, ports = bind.rpartition(":")
     first, dash, last = ports.partition("-")
-    if not (dash and bind.startswith("tcp://") and first.isdecimal() and last.isdecimal()):
+    if not (bind.startswith("tcp://") and first.isdecimal() and (last.isdecimal() if dash else True)):
         return [bind]
-    if not 0 < int(first) <= int(last) < 1 << 16:
-        raise ValueError(f"{bind}: a range of ports is FIRST-LAST, both from 1 to 65535")
-    return [f"{host}:{port}" for port in range(int(first), int(last) + 1)]
+    if not dash and int(first) > MAX_PORT:
+        raise ValueError(f"a port from 0 to {MAX_PORT}, not {first}")
+    if dash and not 0 < int(first) <= int(last) <= MAX_PORT:
+        raise ValueError(f"{bind}: a range of ports is FIRST-LAST, both from 1 to {MAX_PORT}")
+    return [f"{host}:{port}" for port in range(int(first), int(last or first) + 1)]
 
 
 @dataclass(frozen=True, slots=True)

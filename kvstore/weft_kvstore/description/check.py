@@ -42,8 +42,6 @@ MAX_SLICES: Final = 1 << 24
 MAX_BYTES: Final = (1 << 63) - 1
 """What an array of NumPy has at most."""
 
-MAX_PORT: Final = (1 << 16) - 1
-
 _documents: Final[Reader[Any]] = Reader(Any)
 
 
@@ -147,13 +145,6 @@ def digest(description: StoreDescription) -> bytes:
     # Read back once: a number given as 1 where the field is a float must not differ from 1.0.
     again = msgspec.json.encode(descriptions.from_json(encoded), order="deterministic")
     return hashlib.blake2b(again, digest_size=16).digest()
-
-
-def check_port(endpoint: str, where: str) -> None:
-    """Raises DescriptionError for a port above 65535, which a socket would silently replace by another."""
-    port = endpoint.rpartition(":")[2]
-    if endpoint.startswith("tcp://") and port.isdecimal() and int(port) > MAX_PORT:
-        raise DescriptionError(f"{where}: a port from 0 to {MAX_PORT}, not {port}")
 
 
 # --- Checks over several fields ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.spelling import did_you_mean
-from weft_kvstore.description.check import DescriptionError, check_description, check_port, compiled_once, field_first
+from weft_kvstore.description.check import DescriptionError, check_description, compiled_once, field_first
 from weft_kvstore.description.records import (
     DTYPES,
     MAX_SLOTS,
@@ -40,6 +40,7 @@ from weft_kvstore.description.records import (
     StoreDescription,
     description_from_json,
 )
+from weft_kvstore.settings import endpoints_of
 from weft_kvstore.structs import Reader
 
 # --- Names of keys: a string is its own name in the store, the number 5 is "#5" there ---------------------------------
@@ -212,7 +213,10 @@ def _problems(description: StoreDescription, *, needs_rule: bool) -> Iterator[st
     for number, endpoint in enumerate(shards):
         if not _ENDPOINT.fullmatch(endpoint):
             yield f"shards[{number}]: expected tcp://HOST:PORT or ipc://PATH, got {endpoint!r}"
-        check_port(endpoint, f"shards[{number}]")
+        try:
+            endpoints_of(endpoint)
+        except ValueError as error:
+            yield f"shards[{number}]: {error}"
         if endpoint in shards[:number] and not endpoint.endswith(":0"):
             yield f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already"
     keys = user_keys(description)
