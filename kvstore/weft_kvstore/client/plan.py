@@ -107,11 +107,14 @@ class JoinedArrays:
 
 def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
     """What a run has of the arrays of a call, which are in the order of its keys."""
-    found: list[Any] = [
-        arrays[part.position] if part.whole else memoryview(arrays[part.position]).cast("B")[part.start : part.stop]  # type: ignore[arg-type]  # a buffer
-        for part in run.parts
-    ]
-    return BufferSource(memoryview(found[0]).cast("B")) if len(found) == 1 else JoinedArrays(found, run.starts)
+    if len(run.parts) == 1:
+        (part,) = run.parts
+        return BufferSource(memoryview(arrays[part.position]).cast("B")[part.start : part.stop])  # type: ignore[arg-type]
+    parts: list[Any] = [arrays[part.position] for part in run.parts]
+    for number, part in enumerate(run.parts):
+        if not part.whole:
+            parts[number] = memoryview(parts[number]).cast("B")[part.start : part.stop]
+    return JoinedArrays(parts, run.starts)
 
 
 # --- Where the values of some keys lie on the shards, as runs of buckets that are as long as can be -------------------
