@@ -199,8 +199,7 @@ class ClientCore:
                 link.outbox.put(run)
             if operation.is_request and not (operation.is_pull and shard not in operation.asked):
                 link.requests[operation.number] = operation
-                if link.state is LinkState.OPEN:
-                    link.ask(operation)
+                link.new_requests.append(operation)
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
         """One message of a shard. A malformed one makes the shard refused for good."""

@@ -42,19 +42,22 @@ CARRIES_PULL_BYTES: Final = 1 << 16
 """A frame of at most so many bytes takes a pull along: a message of its own would cost more than the wait for them."""
 
 
-def pull_messages(pulls: Iterable[Operation], shard: int) -> list[Pull]:
-    """Asks for what is still wanted."""
-    messages: list[Pull] = []
-    room = priority = 0
-    for pull in pulls:
-        if pull.ended or not (runs := pull.asked.get(shard)):
+def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]:
+    """Says those that are still wanted. Pulls share messages."""
+    messages: list[Message] = []
+    pull, room = Pull([], 0), 0
+    for request in requests:
+        if request.ended and not request.is_kept:
             continue
-        if len(runs) > room or pull.priority != priority:
-            room, priority = MAX_RUNS, pull.priority
-            messages.append(Pull([], priority))
-        room -= len(runs)
-        state, compressed = pull.names is not None, pull.may_be_compressed
-        messages[-1].asks.append((pull.number, pull.version, state, pull.reading, compressed, runs))
+        if not request.is_pull:
+            messages += request.ask(shard)
+        elif runs := request.asked.get(shard):
+            if len(runs) > room or request.priority != pull.priority:
+                pull, room = Pull([], request.priority), MAX_RUNS
+                messages.append(pull)
+            room -= len(runs)
+            state, compressed = request.names is not None, request.may_be_compressed
+            pull.asks.append((request.number, request.version, state, request.reading, compressed, runs))
     return messages
 
 
@@ -182,18 +185,10 @@ class ClientLink:
         """Whether the shard may have been given the client's memory on this connection."""
         self._repeats = False
         """Whether the open requests are to be said again, on a new connection."""
-        self.new_pulls: list[Operation] = []
-        """What is to be asked for with the next `flush`."""
+        self.new_requests: list[Operation] = []
+        """What is to be said with the next `flush`; again on each new connection, until it is answered."""
         self.acknowledge: list[int] = []
         """Frames of values that have arrived and are not acknowledged."""
-
-    def ask(self, request: Operation) -> None:
-        """Says a request: at first, and again on each new connection until it is answered."""
-        if not request.is_pull:
-            for message in request.ask(self.shard):
-                self.say(message)
-            return
-        self.new_pulls.append(request)
 
     def say(self, message: Message) -> None:
         """Sends a control message now; it goes before all data that has not left. Nothing while there is no link."""
@@ -214,8 +209,7 @@ class ClientLink:
         elif self.on_welcome(message, now):
             if self.shared.memory is not None and message.listener:
                 self.listener, self.may_share = message.listener, True
-            for request in self.requests.values():
-                self.ask(request)
+            self.new_requests = [*self.requests.values()]
             self._repeats = self.session > 1
             return self.shared.release_all()
         return ()
@@ -251,20 +245,15 @@ class ClientLink:
         outbox = self.outbox
         frame = outbox.fill(now, most) if outbox.queued_slices else None
         pull = None
-        if self.new_pulls:
-            messages = pull_messages(self.new_pulls, self.shard)
-            self.new_pulls.clear()
-            if (
-                messages
-                and frame is not None
-                and not self._repeats
-                and _carries(
-                    frame,
-                    messages[-1],
-                    is_short=outbox.shared or frame.nbytes <= CARRIES_PULL_BYTES,
-                )
-            ):
-                pull = messages.pop()
+        if self.new_requests:
+            messages = request_messages(self.new_requests, self.shard)
+            self.new_requests.clear()
+            last = messages[-1] if messages and not self._repeats else None
+            if frame is not None and isinstance(last, Pull):
+                is_short = outbox.shared or frame.nbytes <= CARRIES_PULL_BYTES
+                if _carries(frame, last, is_short=is_short):
+                    pull = last
+                    messages.pop()
             for message in messages:
                 self.say(message)
         if self._repeats:  # What was asked on an earlier connection, and is not repeated, is not wanted any more.
@@ -292,7 +281,7 @@ class ClientLink:
     def _connect(self) -> None:
         """A new connection begins, with what the last one may have lost."""
         self.reopen = True
-        self.new_pulls.clear()
+        self.new_requests.clear()
         self.acknowledge.clear()
         self.listener, self.may_share = b"", False
         self.share(None, taken=False)

@@ -396,7 +396,8 @@ class Poller:
         readable = poll_wait.readable
         if readable is not None or sockets.submitted or sockets.has_more:
             now = time.monotonic()
-            sockets.begin(now)
+            if sockets.submitted:
+                sockets.begin(now)
             sockets.receive(readable or {}, now)
             if core.outcomes:
                 core.end_futures()
