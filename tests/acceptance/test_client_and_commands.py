@@ -131,7 +131,10 @@ def test_pages_of_jobs_have_every_job_once(client: weft.Client, monkeypatch: pyt
         client.job(job).wait(timeout_s=60)
 
 
-def test_the_command_line_shows_saves_and_explains(cluster: weft.Cluster, client: weft.Client, tmp_path: Path) -> None:
+def test_the_command_line_shows_saves_and_explains(
+    cluster: weft.Cluster, client: weft.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.cli.doctor.ANSWER_S", 60.0)
     job = submit(client, name="shown")
     job.wait(timeout_s=60)
     assert f"weft params save {job.id}" in run(cluster, "show", job.id[:8]).stdout
