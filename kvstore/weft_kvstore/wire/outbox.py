@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -387,11 +386,12 @@ class Outbox(Generic[E, W]):
         return len(self._heap) - self._cancelled
 
     def put(self, run: OutRun[E, W]) -> None:
-        """Hands a run over. Equal priorities keep the order in which they came."""
+        """Hands a run over. Equal priorities keep the order in which they came; a part has its run's place."""
         if not self._settings.priorities:
             run.priority, run.priorities = 0, None
-        self._seq += 1
-        run.seq = self._seq
+        if not run.seq:
+            self._seq += 1
+            run.seq = self._seq
         run.queued = True
         self.queued_bytes += run.nbytes
         self.queued_slices += run.count
@@ -482,14 +482,14 @@ class Outbox(Generic[E, W]):
         frames, self.frames = self.frames, {}
         self.in_flight_bytes = 0
         self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self.shared)
-        return self._requeue(chain(*[frame.fragments for frame in frames.values()]))
+        return self._put_again([one for frame in frames.values() for one in frame.fragments])
 
     def requeue_run(self, number: int, run: int) -> list[OutRun[E, W]]:
         """A run of a frame in flight was refused: its fragments are queued again, as by `requeue`. The frame has
         cancelled ones in their stead, so that its runs keep their numbers."""
         frame = self.frames[number]
         refused = frame.runs()[run]
-        again = self._requeue(refused)
+        again = self._put_again(refused)
         fragments = list(frame.fragments)
         for at, fragment in enumerate(fragments):
             if fragment in refused:
@@ -499,13 +499,10 @@ class Outbox(Generic[E, W]):
         self.frames[number] = frame._replace(fragments=tuple(fragments))
         return again
 
-    def _requeue(self, fragments: Iterable[Fragment[E, W]]) -> list[OutRun[E, W]]:
+    def _put_again(self, fragments: Sequence[Fragment[E, W]]) -> list[OutRun[E, W]]:
         again = [one.run.part(one.first, one.count) for one in fragments if not one.run.cancelled]
         for run in again:
-            run.queued = True
-            self.queued_bytes += run.nbytes
-            self.queued_slices += run.count
-            heapq.heappush(self._heap, (run.priority, run.seq, run.first, run))
+            self.put(run)
         return again
 
     def waiting(self) -> list[tuple[int, int, int]]:
