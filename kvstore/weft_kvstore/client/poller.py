@@ -182,12 +182,13 @@ class PollWait:
 # leads once the leader leaves. The client's own thread works where no caller has for `GRACE_S`: a program that calls
 # and waits in a loop never wakes it.
 #
-# Every message leaves in `ClientSockets.send`, which one thread at a time calls: the one that has `_working`.
+# An operation begins in `ClientSockets.begin`, a message leaves in `send` and is read in `receive`. One thread at a
+# time calls these: the one that has `_working`. Each takes a bounded time, so that pings leave and shards are heard.
 #
 # What is to be sent                           | Who sends it
 # ---------------------------------------------|------------------------------------------------------------------------
 # an operation                                 | its own call, in `submit`
-# an operation, while another thread works     | that one, before it sleeps or goes
+# an operation, while another thread works     | the leader or the client's thread, which does not sleep before
 # a small push, or a call behind several open  | the next call that waits for less, the leader, or the client's thread
 # ones, soon after another (`BATCH_S`)         | after `BATCH_S`
 # frames beyond `BURST_BYTES`                  | the same
@@ -282,7 +283,7 @@ class Poller:
         else:
             with uninterrupted():
                 if not self._working._is_owned():
-                    self._work(self._send, blocking=False)  # Else another thread works, and begins it.
+                    self._work(self._send, blocking=False)  # Else another thread works, and leaves it to be begun.
                 self._hand_over()
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:

@@ -229,10 +229,11 @@ class ClientSockets:
         while submitted and now <= until:
             try:
                 operation = submitted[0]
-                self.core.begin(operation, now)
-                submitted.remove(operation)
-            except (IndexError, ValueError):  # Its caller has taken it back, as the client closes.
+            except IndexError:  # Its caller has taken it back, as the client closes.
                 return
+            self.core.begin(operation, now)
+            with suppress(ValueError):  # The same.
+                submitted.remove(operation)
             now = time.monotonic()
 
     def receive(self, readable: Readable, now: float) -> None:

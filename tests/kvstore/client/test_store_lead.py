@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -541,6 +542,14 @@ def test_a_call_whose_begin_is_broken_off_ends_with_the_client(where: str, monke
                 pulled.result(WAIT_S)
         with pytest.raises(StoreError, match="the store's thread failed: SystemExit: 3"):
             pulled.result(WAIT_S)
+
+
+def test_an_error_of_the_store_where_a_call_begins_ends_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    with two_slots() as (one, _):
+        monkeypatch.setattr(one._core, "_start", Mock(side_effect=ValueError("no")))
+        with pytest.raises(StoreError, match="the store's thread failed: ValueError: no"):
+            one.pull("k0", 0).result(WAIT_S)
 
 
 def test_of_many_calls_some_are_begun_before_what_has_come_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
