@@ -256,8 +256,8 @@ R = TypeVar("R")
 
 
 def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]]) -> StoreFuture[R]:
-    """Ends with `make` of all results once all have ended, or as the future that it returns does; or with the first
-    error, at once, and then its other pulls are given up.
+    """Ends once all have ended, with `make` of their results, or as the future that it returns does; or with the first
+    error: then its other pulls are given up, and pushes go on until the shards have what they read.
 
     `make` runs on the thread that ends the last, under the rules of `on_end`, unless the result has failed before. Its
     driver is that of the first part that has one.
@@ -266,27 +266,29 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]
     result.parts = futures
     # What is taken out of a list is taken once, by whichever thread is first. Futures keep their callbacks for ever:
     # so these have no more of one another, nor of values, than is left in the lists.
-    ended = partial(_part_ended, [None] * max(len(futures), 1), [(result, futures, make)])
+    ended = partial(_part_ended, [None] * max(len(futures), 1), [(result, futures, make)], [])
     parts: Sequence[Future[Any]] = futures or [finished(None)]
     for part in parts:
         on_end(part, ended)
     return result
 
 
-def _part_ended(missing: list[None], left: list[Any], part: Future[Any]) -> None:
-    error = error_of(part)
-    if error is None:
-        missing.pop()
-        if missing:
-            return
+def _part_ended(missing: list[None], left: list[Any], errors: list[BaseException], part: Future[Any]) -> None:
+    if (error := error_of(part)) is not None:
+        is_first, (result, futures, _) = not errors, left[0]
+        errors.append(error)
+        if is_first and result.given_up is None:  # Else the others are given up already.
+            _give_up(futures, error)
+    missing.pop()
+    if missing:
+        return
     try:
         result, futures, make = left.pop()
     except IndexError:
         return
+    error = errors[0] if errors else None
     if error is not None:
         result.arrived = all(isinstance(one, StoreFuture) and one.arrived for one in futures)
-        if result.given_up is None:  # Else its parts are.
-            _give_up(futures, error)
     elif not result.has_ended:
         try:
             made = make([one.result() for one in futures])

@@ -65,7 +65,7 @@ def test_an_end_that_cannot_be_meant_is_refused() -> None:
             steps.end(step, lambda _: finished(None))
 
 
-def test_joined_futures_end_with_the_last_or_the_first_error() -> None:
+def test_joined_futures_end_with_the_last_and_fail_with_the_first_error() -> None:
     one, other = Future[int](), Future[int]()
     both = joined([one, other], sum)
     one.set_result(1)
@@ -75,9 +75,10 @@ def test_joined_futures_end_with_the_last_or_the_first_error() -> None:
     failing, waiting = Future[int](), Future[int]()
     either = joined([waiting, failing], sum)
     failing.set_exception(KeyError("first"))
+    assert not either.done(), "the other may still read its caller's arrays"
+    waiting.set_exception(KeyError("second"))
     with pytest.raises(KeyError, match="first"):
         either.result(0)
-    waiting.set_result(1)
     assert joined([], sum).result(0) == 0
     with pytest.raises(ZeroDivisionError):
         joined([finished(0)], lambda found: 1 // found[0]).result(0)
@@ -255,9 +256,13 @@ def test_the_others_of_a_join_are_given_up_when_one_fails() -> None:
     driver = GivesUp()
     parts = [StoreFuture[int](driver) for _ in range(3)]
     result = joined(parts, sum)
-    parts[1].set_exception(KeyError())
-    assert isinstance(result.exception(), KeyError)
+    error = KeyError()
+    parts[1].set_exception(error)
     assert driver.given_up == [{parts[0], parts[2]}]
+    parts[0].set_exception(error)
+    parts[2].set_result(1)
+    assert result.exception() is error
+    assert len(driver.given_up) == 1
 
 
 def test_what_begins_after_it_was_given_up_is_given_up_too() -> None:
