@@ -48,9 +48,9 @@ def late_until(others: list[Records], store: Any) -> Any:
     """The store, whose deadline passes for what needs every slot's steps until there are others."""
 
     def impatient(ask: Callable[..., Future[Array]]) -> Callable[..., Future[Array]]:
-        def asked(*given: Any, settled: bool = False) -> Future[Array]:
+        def asked(*given: Any, settled: bool = False, **how: Any) -> Future[Array]:
             if others or not settled:
-                return ask(*given, settled=settled)
+                return ask(*given, settled=settled, **how)
             late: Future[Array] = Future()
             late.set_exception(StoreTimeoutError("slot 1 is missing"))
             return late
