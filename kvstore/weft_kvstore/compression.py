@@ -159,8 +159,7 @@ class Half(Codec):
         if not keeps or (payload.view("<u2") & self._exponent).max() < self._exponent:
             return True
         finite = np.isfinite(total)
-        if keeps:
-            self._round(np.where(finite, np.clip(total, -self._largest, self._largest), total), halves)
+        self._round(np.where(finite, np.clip(total, -self._largest, self._largest), total), halves)
         return bool(finite.all())
 
     def _round(self, total: Array, halves: Array) -> None:

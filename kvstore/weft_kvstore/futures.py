@@ -316,6 +316,10 @@ def finished(value: T) -> StoreFuture[T]:
     return future
 
 
+def nothing(_: object) -> None:
+    """Of `joined`, where only the end counts."""
+
+
 def then(future: Future[T], begin: Callable[[T], Future[R]]) -> StoreFuture[R]:
     """As `joined` of one."""
     return joined([future], lambda found: begin(found[0]))

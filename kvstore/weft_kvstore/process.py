@@ -88,10 +88,6 @@ def resident_bytes() -> int:
 # --- ZeroMQ, which ends the process where it lacks descriptors --------------------------------------------------------
 
 
-ZEROMQ_DESCRIPTORS: Final = 20
-"""What a context takes, and the thread by which pyzmq learns that a message has left which it did not copy."""
-
-
 # Plain numbers, as arithmetic on pyzmq's flags is slow.
 NOW: Final = int(zmq.NOBLOCK)
 MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -102,6 +98,8 @@ COPIED_BYTES: Final = 1 << 19
 """A smaller part of a message is copied when it is sent. Sending without a copy wakes a thread of pyzmq once the part
 has left, which takes about as long as copying so much."""
 
+ZEROMQ_DESCRIPTORS: Final = 20
+"""What a context takes, and the thread by which pyzmq learns that a message has left which it did not copy."""
 
 _FIRST_FRAME: Final = threading.Lock()
 """Threads that begin pyzmq's thread at once would wait for one another for ever."""

@@ -16,7 +16,7 @@ from weft_kvstore.client.plan import TableKey
 from weft_kvstore.client.row_operation import Ids
 from weft_kvstore.description.form import UserKey
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.futures import joined
+from weft_kvstore.futures import joined, nothing
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     as_given,
@@ -31,10 +31,6 @@ from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
 from weft_kvstore.library.steps import SlotSteps, check_number, checked_priority
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.wire.messages import PayloadKind
-
-
-def _nothing(_: object) -> None:
-    pass
 
 
 class RowCalls:
@@ -92,7 +88,7 @@ class RowCalls:
                 one, kind = sent[number], PayloadKind.RESTORED_STATE
                 own = one.checked_ids(hosts[2 * number])
                 begun.append(self._store.push_table(one.table, array, own, one.kept(values), kind=kind))
-            return joined(begun, _nothing)
+            return joined(begun, nothing)
 
         return self._steps.set(call, names, step, arrays, give)
 
@@ -214,7 +210,7 @@ class RowCalls:
         for number, (one, step) in enumerate(zip(sent, steps, strict=True)):
             own, kept = one.checked_ids(hosts[2 * number]), one.kept(hosts[2 * number + 1])
             begun.append(self._store.push_table(one.table, step, own, kept, kind=kind, priority=priority))
-        return begun[0] if len(begun) == 1 else joined(begun, _nothing)
+        return begun[0] if len(begun) == 1 else joined(begun, nothing)
 
     def _pull_rows(
         self,

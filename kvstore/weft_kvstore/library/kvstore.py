@@ -25,7 +25,7 @@ from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
 from weft_kvstore.description.records import KeyDescription, StoreDescription, is_given
 from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
-from weft_kvstore.futures import finished, joined
+from weft_kvstore.futures import finished, joined, nothing
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     Outs,
@@ -225,7 +225,7 @@ class KVStore(RowCalls):
                 else self._store.set(spec.key, 0, first)
                 for spec, first in zip(keys, as_kept(keys, hosts), strict=True)
             ]
-            return joined(begun, _nothing)
+            return joined(begun, nothing)
 
         return self._steps.set(call, [spec.key for spec in keys], 0, arrays, give)
 
@@ -259,7 +259,7 @@ class KVStore(RowCalls):
             def begin(some: KeySet, step: int, which: list[int]) -> Future[None]:
                 return self._store.push(some, step, [sums[one] for one in which], priority=priority)
 
-            return joined([self._at_each(call, keys, steps, begin)], _nothing)
+            return joined([self._at_each(call, keys, steps, begin)], nothing)
 
         return self._steps.push(call, keys.names, step, arrays, send)
 
@@ -408,7 +408,7 @@ class KVStore(RowCalls):
             """The rule's state first: with the value steps may begin, and what is of one key arrives in order."""
             kept = zip(sent, cycle(versions), as_kept([spec for spec, _ in sent], hosts), strict=False)
             begun = [self._store.restore(spec.key, version, host, number) for (spec, number), version, host in kept]
-            return joined(begun, _nothing)
+            return joined(begun, nothing)
 
         return self._steps.set(call, keys.names, step, arrays, give)
 
@@ -514,7 +514,7 @@ class KVStore(RowCalls):
         """Ends when every slot has called it. With `commit` it is `end_step`."""
         where = self._registry.call("barrier")
         if self.description.commit is not None:
-            return joined([self.end_step()], lambda _: None)
+            return joined([self.end_step()], nothing)
         if all(key.key != BARRIER_KEY for key in self.description.keys):
             raise StoreRefusedError(f"{where}: the store was described with barrier = false")
         return self._barriers.meet()
@@ -537,10 +537,6 @@ class KVStore(RowCalls):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _nothing(_: object) -> None:
-    pass
 
 
 def _wholes(keys: Sequence[KeyDescription], values: Sequence[Any], wheres: Sequence[str]) -> list[Any]:
@@ -589,7 +585,7 @@ def _read(description: Described) -> StoreDescription:
 
 def _whole(name: str, number: Any) -> int:
     """A number that counts, NumPy's too. Raises ValueError for another."""
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < 1 << 63:
+    if not is_whole(number) or not 0 <= number < 1 << 63:
         raise ValueError(f"{name}: a whole number from 0 to 2^63 - 1, not {number!r}")
     return int(number)
 

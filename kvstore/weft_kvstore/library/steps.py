@@ -28,7 +28,18 @@ from weft_kvstore.errors import (
     StoreRefusedError,
     StoreTimeoutError,
 )
-from weft_kvstore.futures import StoreFuture, driver_of, error_of, fail, finished, hand_on, joined, on_end, then
+from weft_kvstore.futures import (
+    StoreFuture,
+    driver_of,
+    error_of,
+    fail,
+    finished,
+    hand_on,
+    joined,
+    nothing,
+    on_end,
+    then,
+)
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
@@ -495,7 +506,7 @@ class Barriers:
     def _arrive(self, number: int) -> Future[None]:
         self._number = number
         pushed = self._store.push(BARRIER_KEY, number, np.zeros((), np.float32))
-        met = joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], _nothing)
+        met = joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], nothing)
 
         def refused(pushed: Future[None]) -> None:
             if (error := error_of(pushed)) is not None:
@@ -509,7 +520,3 @@ class Barriers:
 
         on_end(met, ended)
         return met
-
-
-def _nothing(_: Any) -> None:
-    pass

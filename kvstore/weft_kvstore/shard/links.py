@@ -24,8 +24,8 @@ class Links:
 
     `listener` is the name of where clients of this host bring their memory, empty where they cannot; `arenas` are what
     they have brought, while their end is there: see `ArenaListener`. `reading` has the runs of each frame, by its
-    client and number, that wait in the client's memory. `leaving` are clients that are gone,
-    while what left for them may be read.
+    client and number, that wait in the client's memory. `leaving` are clients that are gone, while what left for them
+    may be read.
     """
 
     def __init__(self, settings: LinkSettings, boot: bytes) -> None:
