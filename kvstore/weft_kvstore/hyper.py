@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Any
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
-from weft_kernels.rules.record import Hyper
-from weft_kvstore.description.check import is_ruled, largest_finite, overflow_text, rule_of
+from weft_kernels.rules.record import Hyper, Rule
+from weft_kvstore.description.check import hyper_of, is_ruled, largest_finite, overflow_text, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 
 # --- Which numbers a hyper-parameter may be given, and by whom --------------------------------------------------------
@@ -62,16 +62,18 @@ class HyperTimeline:
     """Changes by step and slot, in order: each holds until that of a later step, or of a higher slot at the same step.
     So the order in which slots' changes arrive means nothing.
 
-    `count` grows with each change, and `known_from` is the first step of which nothing is forgotten. May be read on any
-    thread while one other changes it: `_changes` is never written, but another takes its place.
+    `count` grows with each change, and `known_from` is the first step of which nothing is forgotten: steps before it
+    have its numbers. May be read on any thread while one other changes it: `_changes` is never written, but another
+    takes its place. `_last` is the answer that was given last, for all keys that have the job's numbers ask in turn.
     """
 
-    __slots__ = ("_changes", "count", "known_from")
+    __slots__ = ("_changes", "_last", "count", "known_from")
 
     def __init__(self) -> None:
         self.count = 0
         self.known_from = 0
         self._changes: tuple[tuple[int, int, Mapping[str, float]], ...] = ()
+        self._last: tuple[object, int, Mapping[str, float]] = ((), 0, {})
 
     def __len__(self) -> int:
         """How many changes it keeps."""
@@ -88,12 +90,16 @@ class HyperTimeline:
 
     def at(self, step: int) -> Mapping[str, float]:
         """What was changed and holds at a step."""
-        found: dict[str, float] = {}
-        for first, _, numbers in self._changes:
-            if first > step:
-                break
-            found |= numbers
-        return found
+        step, now = max(step, self.known_from), self._changes
+        changes, last, numbers = self._last
+        if changes is not now or last != step:
+            numbers = {}
+            for first, _, changed in now:
+                if first > step:
+                    break
+                numbers |= changed
+            self._last = now, step, numbers
+        return numbers
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
@@ -104,10 +110,10 @@ class HyperTimeline:
             self.known_from = step
             self._changes = ((step, slot, self.at(before - 1)), *now[index:])
 
-    def keep(self, most: int) -> None:
-        """Forgets the earliest changes beyond so many, where each is of another step."""
+    def keep(self, most: int, before: float = math.inf) -> None:
+        """Forgets the earliest changes beyond so many, where each is of another step, and of steps before this one."""
         if len(self._changes) > most:
-            self.forget(self._changes[1 - most][0])
+            self.forget(int(min(self._changes[1 - most][0], before)))
 
     def withdraw(self, slot: int, step: int) -> None:
         """Drops a slot's changes from `step` on."""
@@ -128,7 +134,7 @@ class KeyHyper:
     changed for the whole job.
     """
 
-    __slots__ = ("_base", "_described", "_job", "_last", "_multipliers", "_schedules", "_when", "constant", "own")
+    __slots__ = ("_base", "_described", "_last", "_multipliers", "_schedules", "_when", "constant", "job", "own")
 
     def __init__(
         self,
@@ -144,7 +150,7 @@ class KeyHyper:
         Raises GraphFormatError for a schedule that there is not.
         """
         self.own = HyperTimeline() if own is None else own
-        self._job = HyperTimeline() if job is None else job
+        self.job = HyperTimeline() if job is None else job
         self._described = frozenset(described)
         self._multipliers = dict(multipliers)
         self._schedules: dict[str, Schedule] = {
@@ -157,13 +163,27 @@ class KeyHyper:
         self.constant = None if self._schedules else self._base
         """The numbers of every step; None where there is a schedule, or once the job's numbers have changed."""
 
+    @classmethod
+    def of(
+        cls,
+        description: StoreDescription,
+        key: KeyDescription,
+        rule: Rule,
+        job: HyperTimeline,
+        own: HyperTimeline | None = None,
+    ) -> KeyHyper:
+        """Those of a key under its rule. What is changed for the job is of the store's rule, not of one of its own."""
+        values = {**rule.hyper, **hyper_of(description, key)}
+        of_job = job if key.rule is None else None
+        return cls(values, key.multipliers, job=of_job, described=key.hyper or (), own=own)
+
     def at(self, step: int) -> Hyper:
-        changes = self._job.count + self.own.count
+        changes = self.job.count + self.own.count
         if not changes and not self._schedules:
             return self._base
         if self._when != (step, changes):
             now = {name: schedule.at(step) for name, schedule in self._schedules.items()}
-            now |= {name: value for name, value in self._job.at(step).items() if name not in self._described}
+            now |= {name: value for name, value in self.job.at(step).items() if name not in self._described}
             now |= self.own.at(step)
             self._last = {**self._base, **{name: value * self._factor(name) for name, value in now.items()}}
             self._when = (step, changes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.client.plan import Keys
-from weft_kvstore.description.check import hyper_of, rule_of
+from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import UserKey, user_keys
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -55,12 +55,11 @@ class KeyRegistry(Keys):
         """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError
         for a step of which that is forgotten."""
         found = self.known(key, "hyper")
-        numbers = {**rule_of(self._description, found).hyper, **hyper_of(self._description, found)}
-        job, own = self._job if found.rule is None else None, self._own.get(found.key)
-        hyper = KeyHyper(numbers, found.multipliers, job=job, described=found.hyper or (), own=own)
+        own = self._own.get(found.key)
+        hyper = KeyHyper.of(self._description, found, rule_of(self._description, found), self._job, own)
         at = dict(hyper.at(step))
         # Looked at last: on another thread something may have been forgotten meanwhile.
-        first = max([one.known_from for one in (job, own) if one is not None], default=0)
+        first = max(hyper.job.known_from, hyper.own.known_from)
         if step < first:
             detail = f"what was changed before step {first} is forgotten"
             raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {detail}")

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import numpy as np
+
 from weft_kernels.rules.record import Rule
+from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.description.check import hyper_of
+from weft_kvstore.bucket.steps import BucketSteps
+from weft_kvstore.bucket.update import UpdateSpec
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.hyper import HyperScope, HyperTimeline, KeyHyper
 from weft_kvstore.sharding import Routing
@@ -20,7 +24,8 @@ from weft_kvstore.wire.messages import Hyper
 # asks another.
 
 MAX_CHANGES: Final = 1 << 16
-"""Changes that are kept for each slot, most of them for steps to come: no program has so many."""
+"""Changes that are kept for each slot: for steps to come, and for keys that are behind others. Beyond that the earliest
+are forgotten, of steps that some key has applied; a key may be pushed no more."""
 
 FORGET_EVERY: Final = 16
 """So many changes of the job, or of a key, are kept before it is looked at which ones no step asks for any more: that
@@ -48,9 +53,7 @@ class LiveHyper:
 
     def numbers(self, key: KeyDescription, rule: Rule) -> KeyHyper:
         """Those of a key, or of those that are updated like it, under the rule that they have."""
-        values = {**rule.hyper, **hyper_of(self._description, key)}
-        job = self._job if key.rule is None else None  # What is changed for the job is of another rule.
-        return KeyHyper(values, key.multipliers, job=job, described=key.hyper or ())
+        return KeyHyper.of(self._description, key, rule, self._job)
 
     def change(self, slot: int, message: Hyper) -> None:
         """A slot's numbers hold from a step on. Raises ProtocolError for what cannot be meant, and for one change too
@@ -69,6 +72,9 @@ class LiveHyper:
         if timeline is None:  # The shard has nothing of the key.
             return
         if self._room <= 0:
+            _, newest = self._applied()
+            for _, one in self._timelines():
+                one.keep(max(2, len(one) // 2), newest)
             self._room = self._most - sum(len(one) for _, one in self._timelines())
         if self._room <= 0:
             raise ProtocolError(f"Hyper.step: {self._most} changes wait for their steps already")
@@ -78,7 +84,7 @@ class LiveHyper:
             for bucket in self._buckets.values():
                 bucket.spec.hyper.constant = None
         if not len(timeline) % FORGET_EVERY:
-            timeline.forget(self._least())
+            timeline.forget(self._applied()[0])
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot, and its unmerged pushes are forgotten: so are changes from the steps that
@@ -118,19 +124,22 @@ class LiveHyper:
     def _next_step(self, slot: int, key_index: int | None) -> int:
         """The first step of which nothing is in from a slot, of a key, or of all that have the job's numbers."""
         found = [0]
-        for number, table in self._tables.items():
-            own, counts = self._routing.buckets[number].keys[0], table.steps.counts
-            has_job = table.spec.is_ruled and self._description.keys[own].rule is None
-            if slot in counts.indices and (own == key_index or (key_index is None and has_job)):
-                found.append(int(counts.arrived[counts.indices[slot]].max()))
-        for bucket in self._buckets.values():
-            steps, indices = bucket.steps, bucket.spec.part.key_indices
-            if slot in steps.indices and bucket.spec.is_ruled:
-                arrived = steps.arrived[steps.indices[slot]]
-                found.append(int(arrived[(indices == key_index) | (key_index is None)].max(initial=0)))
+        for spec, steps, indices in self._parts():
+            if slot in steps.indices and spec.is_ruled:
+                has_job = key_index is None and spec.hyper.job is self._job
+                found.append(int(steps.arrived[steps.indices[slot]][(indices == key_index) | has_job].max(initial=0)))
         return max(found)
 
-    def _least(self) -> int:
-        """The first step that is not applied somewhere: none before it is asked for any more."""
-        in_buckets = [int(one.steps.version.min()) for one in self._buckets.values() if one.spec.is_ruled]
-        return min(in_buckets + [one.version for one in self._tables.values() if one.spec.is_ruled], default=0)
+    def _parts(self) -> Iterator[tuple[UpdateSpec, BucketSteps, Array]]:
+        """How each bucket and table is updated, its steps, and the key of each slice."""
+        for bucket in self._buckets.values():
+            yield bucket.spec, bucket.steps, bucket.spec.part.key_indices
+        for number, table in self._tables.items():
+            yield table.spec, table.steps.counts, np.array(self._routing.buckets[number].keys)
+
+    def _applied(self) -> tuple[int, int]:
+        """The first step that is not applied somewhere, which is the first that is asked for, and the first that is
+        applied nowhere."""
+        steps = [one.steps.version for one in self._buckets.values() if one.spec.is_ruled]
+        steps += [np.array([one.version]) for one in self._tables.values() if one.spec.is_ruled]
+        return min((int(one.min()) for one in steps), default=0), max((int(one.max()) for one in steps), default=0)

@@ -397,6 +397,27 @@ def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
     assert refused.reason == "Hyper.step: 10 changes wait for their steps already"
 
 
+def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate that is set at every step while one key is frozen: the earliest rates are forgotten, not refused."""
+    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MAX_CHANGES", 8)
+    choose = random.Random(1)
+    simulation = Simulation(described(1, 2))
+    store = simulation.stores[0]
+    for step in range(40):
+        change = store.set_hyper({"lr": step + 1.0}, step=step)
+        pushed = [store.push(key, step, np.ones(9, np.float32)) for key in KEYS[1:]]
+        simulation.finish(choose, change, *pushed)
+    pulled = [store.pull(key, 40) for key in KEYS[1:]]
+    simulation.finish(choose, *pulled)
+    assert [rates_used(one.result(0), 1) for one in pulled] == [sum(range(1, 41))] * 3
+    timelines = [core.job.shard.live._job for core in simulation.shards]
+    (earliest,) = {one.known_from for one in timelines}
+    assert [len(one) <= 8 for one in timelines] == [True, True]
+    thawed = store.push("a", 0, np.ones(9, np.float32))
+    simulation.finish(choose, thawed, pulled := store.pull("a", 1))
+    assert 30 < rates_used(pulled.result(0), 1) == earliest + 1.0, "the earliest rate that is known"
+
+
 def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
     """At every line of a change another thread may read it: what was written piece by piece was an IndexError there."""
     timeline, seen = HyperTimeline(), []
