@@ -484,7 +484,7 @@ class Barriers:
         with uninterrupted():  # No lock: another signal's handler may call it in the middle of it.
             call = next(self._calls)
             before, outcome = self._outcome_of(call - 1), self._outcome_of(call)
-            met = self._begin(None) if before.done() else then(before, self._begin)
+            met = then(finished(None) if before.done() else before, self._begin)
             outcome.driver = driver_of(met)
             on_end(met, partial(hand_on, outcome))
         return outcome

@@ -243,7 +243,9 @@ class SharedMemory:
 
     def put(self, pieces: Sequence[Sequence[Buffer]]) -> tuple[list[Span], list[bool]] | None:
         """Where the bytes of a frame are, piece by piece in order, and which pieces lie in arrays that are here. What
-        does not is copied to the staging area, until `free`. None where there is no room."""
+        does not is copied to the staging area, until `free`. None where there is no room, and after `close`."""
+        if self.fd < 0:
+            return None
         found: list[tuple[int, Array]] = []
         in_place: list[bool] = []
         copied = 0

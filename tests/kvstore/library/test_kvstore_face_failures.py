@@ -411,8 +411,9 @@ def test_barriers_may_be_called_ahead(make: Make) -> None:
 class RefusesOnce:
     """A store of one slot, of which the second push is refused. What it is asked for is in `pushed`."""
 
-    def __init__(self, store: object) -> None:
+    def __init__(self, store: object, *, raises: bool) -> None:
         self._store = store
+        self._raises = raises
         self.pushed: list[int] = []
 
     def __getattr__(self, name: str) -> object:
@@ -420,14 +421,17 @@ class RefusesOnce:
 
     def push(self, key: str, step: int, gradient: np.ndarray, **_: object) -> Future[None]:
         self.pushed.append(step)
+        if len(self.pushed) == 2 and self._raises:
+            raise StoreRefusedError("no")
         if len(self.pushed) == 2:
             return ended(StoreRefusedError("no"))
         return self._store.push(key, step, gradient)  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_refused_barrier_is_made_again_with_its_number(make: Make) -> None:
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_refused_barrier_is_made_again_with_its_number(make: Make, raises: bool) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd"))
-    once = RefusesOnce(store._store)
+    once = RefusesOnce(store._store, raises=raises)
     barriers = Barriers(once)  # type: ignore[arg-type]
     barriers.meet().result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="no"):

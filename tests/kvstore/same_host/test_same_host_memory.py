@@ -237,6 +237,15 @@ def test_where_the_stage_has_no_memory_nothing_is_laid(monkeypatch: pytest.Monke
     assert memory.put([[bytes(PAGE)]]) is not None, "nothing of it is taken"
 
 
+def test_after_the_close_of_the_memory_frames_travel_as_bytes() -> None:
+    memory = SharedMemory(1 << 16, 1 << 16)
+    own = memory.array(0, (1 << 14,), np.uint8)
+    assert memory.put([[np.ones(99, np.uint8)], [own]]) is not None, "staging has room"
+    memory.close()
+    assert memory.put([[np.ones(99, np.uint8)]]) is None
+    assert memory.put([[own]]) is None, "nobody can map it any more"
+
+
 def test_a_frame_of_too_many_parts_travels_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena_module, "MAX_SPANS", 2)
     memory = SharedMemory(PAGE, PAGE)
