@@ -104,11 +104,6 @@ class SlotSteps:
         """So many steps were ended as a whole."""
         self.unchecked = set(registry.pushed) - registry.tables
         """Dense keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
-        self._checked: set[str] = set()
-        """Those of which it was."""
-        self._skipped: dict[str, tuple[int, int]] = {}
-        """By key, where a push under way has skipped steps: its step, and the count before it. If it is refused before
-        an earlier step is pushed, its step was a slip of the caller: neither that nor a later one has begun."""
         self.has_failed = False
         """Whether any step has failed and was not pushed again."""
         self._failed: dict[str, dict[int, FailedPush]] = {}
@@ -196,23 +191,17 @@ class SlotSteps:
         return result
 
     def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
-        """Counts a step that the caller has numbered, and notes which keys skip steps by it. Raises StoreRefusedError
-        for one that shards would refuse, as they have not seen more steps than were begun here: so it is for keys that
-        were pushed, or compared. Nothing of it is encoded then."""
+        """Counts a step that the caller has numbered. Raises StoreRefusedError for one that shards would refuse: they
+        have seen no more steps than were begun here. Nothing of it is encoded then."""
         for name in names:
             begun = self._counts[name]
-            is_known = begun > self.start or name in self._checked
-            if is_known and step > begun + STEPS_AHEAD:
+            if step > begun + STEPS_AHEAD:
                 where = self._registry.where(call, user_key(name))
                 detail = f"step {step} is more than {STEPS_AHEAD} steps ahead of step {begun}, the next of this slot"
-                raise StoreRefusedError(f"{where}: {detail}")
+                other = f"; to go on where another process was, connect with step={step}" if begun == self.start else ""
+                raise StoreRefusedError(f"{where}: {detail}{other}")
         for name in names:
-            begun = self._counts[name]
-            if name in self._skipped and step <= self._skipped[name][0]:
-                del self._skipped[name]
-            if step > begun:
-                self._skipped.setdefault(name, (step, begun))
-            self._counts[name] = max(begun, step + 1)
+            self._counts[name] = max(self._counts[name], step + 1)
 
     def _uncount(self, names: Sequence[str], steps: Sequence[int], before: Sequence[int]) -> None:
         """Sets the counts back after steps that could not begin; a key of which a later step has begun keeps its
@@ -307,7 +296,6 @@ class SlotSteps:
                     f"what is pushed again counts for nothing; to go on, connect with step={version}, and with a "
                     "higher incarnation= where the other may still live; to start over, restart the shards"
                 )
-        self._checked.update(self.unchecked.intersection(names))
         self.unchecked.difference_update(names)
 
     def _check_none_refused(self, call: str, names: Sequence[str], versions: Sequence[int]) -> None:
@@ -352,13 +340,6 @@ class SlotSteps:
                 lost[name] = step
                 if isinstance(error, StoreClosedError):
                     continue  # Nobody can push it again.
-                is_refused = isinstance(error, StoreRefusedError)
-                if self._skipped.get(name, (None, 0))[0] == step:
-                    _, before = self._skipped.pop(name)
-                    if is_refused:
-                        self._counts[name] = before
-                if is_refused and step >= self._counts[name]:
-                    continue  # It has not begun.
                 one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
                 self.has_failed = is_recorded = True
                 if one.is_refused or len(failed) < MOST_SILENT:
@@ -376,11 +357,9 @@ class SlotSteps:
     def _push_ended(self, pushed: Future[Any]) -> None:
         """No step waits any more to fail with it: nothing that ended is kept, nor its values."""
         names, steps = self._under_way.pop(pushed)
-        if self._skipped or self._again:
+        if self._again:
             with self._lock:
                 for key in zip(names, steps, strict=True):
-                    if error_of(pushed) is None and self._skipped.get(key[0], (None, 0))[0] == key[1]:
-                        del self._skipped[key[0]]
                     if self._again.get(key) is pushed:
                         del self._again[key]
 
