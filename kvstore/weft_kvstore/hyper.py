@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
 from weft_kernels.rules.record import Hyper, Rule
@@ -58,22 +58,33 @@ class HyperScope:
 # --- Hyper-parameters that were changed while a job runs, each from a step on -----------------------------------------
 
 
+class Change(NamedTuple):
+    """A slot has changed `numbers` from a step on. `held` are all that were changed and hold then."""
+
+    step: int
+    slot: int
+    numbers: Mapping[str, float]
+    held: Mapping[str, float]
+
+
+_step_and_slot: Final = itemgetter(0, 1)
+
+
 class HyperTimeline:
     """Changes by step and slot, in order: each holds until that of a later step, or of a higher slot at the same step.
     So the order in which slots' changes arrive means nothing.
 
     `count` grows with each change, and `known_from` is the first step of which nothing is forgotten: steps before it
-    have its numbers. May be read on any thread while one other changes it: `_changes` is never written, but another
-    takes its place. `_last` is the answer that was given last, for all keys that have the job's numbers ask in turn.
+    have its numbers. May be read on any thread while one other changes it: the last change is added, or replaced, in
+    `_changes`; else another list takes its place.
     """
 
-    __slots__ = ("_changes", "_last", "count", "known_from")
+    __slots__ = ("_changes", "count", "known_from")
 
     def __init__(self) -> None:
         self.count = 0
         self.known_from = 0
-        self._changes: tuple[tuple[int, int, Mapping[str, float]], ...] = ()
-        self._last: tuple[object, int, Mapping[str, float]] = ((), 0, {})
+        self._changes: list[Change] = []
 
     def __len__(self) -> int:
         """How many changes it keeps."""
@@ -82,45 +93,58 @@ class HyperTimeline:
     def set(self, step: int, slot: int, numbers: Mapping[str, float]) -> None:
         """A slot has these hold from `step` on."""
         now = self._changes
-        first = last = bisect_left(now, (step, slot), key=itemgetter(0, 1))
-        if first < len(now) and now[first][:2] == (step, slot):
-            last, numbers = first + 1, {**now[first][2], **numbers}
-        self._changes = (*now[:first], (step, slot, dict(numbers)), *now[last:])
+        first = last = bisect_left(now, (step, slot), key=_step_and_slot)
+        if first < len(now) and _step_and_slot(now[first]) == (step, slot):
+            last, numbers = first + 1, {**now[first].numbers, **numbers}
+        held = _over(now[first - 1].held if first else {}, numbers)
+        change = Change(step, slot, dict(numbers), held)
+        if last == len(now):
+            now[first:] = [change]
+        else:
+            changed = [change]
+            for one in now[last:]:
+                held = _over(held, one.numbers)
+                if held == one.held:
+                    break  # So do all behind it.
+                changed.append(one._replace(held=held))
+            self._changes = [*now[:first], *changed, *now[last + len(changed) - 1 :]]
         self.count += 1
 
     def at(self, step: int) -> Mapping[str, float]:
         """What was changed and holds at a step."""
         step, now = max(step, self.known_from), self._changes
-        changes, last, numbers = self._last
-        if changes is not now or last != step:
-            numbers = {}
-            for first, _, changed in now:
-                if first > step:
-                    break
-                numbers |= changed
-            self._last = now, step, numbers
-        return numbers
+        index = bisect_right(now, step, key=itemgetter(0))
+        return now[index - 1].held if index else {}
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
         now = self._changes
         index = bisect_left(now, before, key=itemgetter(0))
         if index > 1:
-            step, slot, _ = now[index - 1]
-            self.known_from = step
-            self._changes = ((step, slot, self.at(before - 1)), *now[index:])
+            last = now[index - 1]
+            self.known_from = last.step
+            self._changes = [last._replace(numbers=last.held), *now[index:]]
 
     def keep(self, most: int, before: float = math.inf) -> None:
         """Forgets the earliest changes beyond so many, where each is of another step, and of steps before this one."""
         if len(self._changes) > most:
-            self.forget(int(min(self._changes[1 - most][0], before)))
+            self.forget(int(min(self._changes[1 - most].step, before)))
 
     def withdraw(self, slot: int, step: int) -> None:
         """Drops a slot's changes from `step` on."""
-        kept = tuple(one for one in self._changes if one[1] != slot or one[0] < step)
+        kept = [one for one in self._changes if one.slot != slot or one.step < step]
         if len(kept) < len(self._changes):
+            held: Mapping[str, float] = {}
+            for index, one in enumerate(kept):
+                held = _over(held, one.numbers)
+                kept[index] = one._replace(held=held)
             self._changes = kept
             self.count += 1
+
+
+def _over(held: Mapping[str, float], numbers: Mapping[str, float]) -> Mapping[str, float]:
+    """What holds after a change."""
+    return numbers if held.keys() <= numbers.keys() else {**held, **numbers}
 
 
 # --- A key's hyper-parameters: the job's numbers and schedules, what was changed since, and the key's multipliers -----

@@ -371,7 +371,11 @@ class ShardCore:
     def _hyper(self, peer: Peer, message: Hyper) -> None:
         """Changes hyper-parameters. What a client repeats, since it has not heard of it, is behind later changes."""
         if message.request > peer.changed:
-            peer.job.shard.live.change(peer.slot, message)
+            try:
+                peer.job.shard.live.change(peer.slot, message)
+            except PushRefusedError as error:
+                self.links.refuse_request(peer, message.request, error)
+                return
             peer.changed = message.request
         self._done(peer, message.request)
 

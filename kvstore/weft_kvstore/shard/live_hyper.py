@@ -13,6 +13,7 @@ from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.bucket.update import UpdateSpec
 from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.hyper import HyperScope, HyperTimeline, KeyHyper
 from weft_kvstore.sharding import Routing
 from weft_kvstore.tables.state import TableState
@@ -56,8 +57,8 @@ class LiveHyper:
         return KeyHyper.of(self._description, key, rule, self._job)
 
     def change(self, slot: int, message: Hyper) -> None:
-        """A slot's numbers hold from a step on. Raises ProtocolError for what cannot be meant, and for one change too
-        many."""
+        """A slot's numbers hold from a step on. Raises ProtocolError for what cannot be meant, and PushRefusedError for
+        one change too many."""
         key_index, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=False))
         if not len(message.names) == len(message.numbers) == len(numbers):
             raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
@@ -77,7 +78,7 @@ class LiveHyper:
                 one.keep(max(2, len(one) // 2), newest)
             self._room = self._most - sum(len(one) for _, one in self._timelines())
         if self._room <= 0:
-            raise ProtocolError(f"Hyper.step: {self._most} changes wait for their steps already")
+            raise PushRefusedError(f"{self._most} changes wait for their steps already")
         self._room -= 1
         timeline.set(message.step, slot, numbers)
         if self._job.count == 1:
@@ -139,7 +140,7 @@ class LiveHyper:
 
     def _applied(self) -> tuple[int, int]:
         """The first step that is not applied somewhere, which is the first that is asked for, and the first that is
-        applied nowhere."""
-        steps = [one.steps.version for one in self._buckets.values() if one.spec.is_ruled]
-        steps += [np.array([one.version]) for one in self._tables.values() if one.spec.is_ruled]
-        return min((int(one.min()) for one in steps), default=0), max((int(one.max()) for one in steps), default=0)
+        applied of no slot."""
+        steps = [steps for spec, steps, _ in self._parts() if spec.is_ruled]
+        least = min((int(one.version.min()) for one in steps), default=0)
+        return least, max((int(one.through.max()) for one in steps), default=0)

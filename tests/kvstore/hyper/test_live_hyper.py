@@ -32,7 +32,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import Done, Hyper, Message, Refused, Welcome
+from weft_kvstore.wire.messages import Done, Failed, Hyper, Message, Refused, Welcome
 
 KEYS = ("a", "b", "c", "whole")
 
@@ -393,8 +393,9 @@ def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
         change = msgspec.structs.replace(good, request=request, step=20 - request, key=key)
         assert say(core, change) == []
     (refused,) = say(core, msgspec.structs.replace(good, request=11, step=5000, key=key))
-    assert isinstance(refused, Refused)
-    assert refused.reason == "Hyper.step: 10 changes wait for their steps already"
+    assert isinstance(refused, Failed)
+    assert refused.reason == "10 changes wait for their steps already"
+    assert core.peers, "its other calls go on"
 
 
 def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,6 +417,23 @@ def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(mon
     thawed = store.push("a", 0, np.ones(9, np.float32))
     simulation.finish(choose, thawed, pulled := store.pull("a", 1))
     assert 30 < rates_used(pulled.result(0), 1) == earliest + 1.0, "the earliest rate that is known"
+
+
+@pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
+def test_nor_does_a_slot_that_pushes_nothing_where_slots_go_on_by_themselves(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MAX_CHANGES", 8)
+    choose = random.Random(1)
+    simulation = Simulation(described(2, 2, mode=mode, staleness=99))
+    store = simulation.stores[0]
+    for step in range(40):
+        change = store.set_hyper({"lr": step + 1.0}, step=step)
+        pushed = [store.push(key, step, np.ones(9, np.float32)) for key in KEYS]
+        simulation.finish(choose, change, *pushed)
+    pulled = [store.pull(key, 40) for key in KEYS]
+    simulation.finish(choose, *pulled)
+    assert [rates_used(one.result(0), 1) for one in pulled] == [sum(range(1, 41))] * 4
 
 
 def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
