@@ -128,8 +128,8 @@ class RowLayout:
         return indices if self.growth is not None else indices * self.shards + shard
 
     def indices_of(self, ids: Array) -> Array:
-        """The indices (n) that rows of ids (n) have on their shards."""
-        return ids if self.growth is not None or self.shards == 1 else ids // self.shards
+        """The indices (n) that rows of ids (n) have on their shards: a new array."""
+        return ids.copy() if self.growth is not None or self.shards == 1 else ids // self.shards
 
 
 def row_layout(key: KeyDescription, slice_bytes: int, shards: int) -> RowLayout:

@@ -68,10 +68,6 @@ class Merger:
     def begin_batch(self) -> None:
         self.batch_count = self._batch_bytes = 0
 
-    def waiting(self) -> list[tuple[int, int]]:
-        """Priority and bytes of the pieces that wait; may be called on any thread."""
-        return [(priority, one.piece_bytes) for priority, _, one in list(self.queue)]
-
     # --- What comes. All raise ProtocolError for what the shard does not have, and PushRefusedError where it
     # contradicts what is there; what is refused changes nothing.
 
@@ -88,11 +84,12 @@ class Merger:
             detail = f"{wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             raise ProtocolError(f"Push.request: {detail}")
         ids, values = unpacked_rows(run, table.layout, table.shard, table.spec.key)
-        if table.push(slot, run.step, ids, values, run):
-            self._put(table)
+        is_due = table.push(slot, run.step, ids, values, run)
         if wait is not None:
             wait.chunks = run.chunks
-            self._add_ids(wait, table, run, table.layout.rows_up, ids.copy())  # They outlive the message.
+            self._add_ids(wait, table, run, table.layout.rows_up, ids)
+        if is_due:
+            self.merge_table(table, values.nbytes)
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
@@ -104,7 +101,7 @@ class Merger:
             bucket.check(slot, step, first, stop, pushes=False)
         for table in tables:
             if table.accept(slot, step, None):
-                self._put(table)
+                self.merge_table(table)
         taken = [(bucket, bucket.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs]
         for bucket, accepted in taken:
             for low, high in accepted:
@@ -131,8 +128,9 @@ class Merger:
                     table.restore(slot, run.step, part, (origin, index), is_value=is_value) for index, part in chunks
                 ]
             if any(changed_rows):
-                self._put(table)
-                self._answer_waiting(table)
+                self.merge_table(table)
+                for wait in table.answerable():
+                    self._begin_answer(wait, table)
             return
         bucket = shard.bucket(run.bucket)
         (segment,) = bucket.segments_of(run if len(run.parts) == 1 else run.own())
@@ -159,11 +157,10 @@ class Merger:
         """Takes in chunks of the ids of a pull: it is answered once all are here, and its version is."""
         if not wait.add_ids(run.first, run.count, chunk_rows, ids):
             return
-        passed = table.passed(wait)
-        if passed is not None:
-            self.refuse(wait, passed)
-        elif table.can_answer(wait):
+        if table.can_answer(wait):
             self._begin_answer(wait, table)
+        elif (passed := table.passed(wait)) is not None:
+            self.refuse(wait, passed)
         else:
             table.pulls.wait_for(wait)
 
@@ -171,7 +168,7 @@ class Merger:
         """A step was committed: what holds it goes on."""
         for table in shard.tables.values():
             if table.spec.slots:
-                self._put(table)
+                self.merge_table(table)
         for bucket in shard.buckets.values():
             if bucket.spec.slots:
                 self.merge(bucket, 0, bucket.count)
@@ -281,64 +278,74 @@ class Merger:
             if passed is not None:
                 self.refuse(wait, passed)
 
-    def _put(self, table: TableState) -> None:
-        """It may have something to merge."""
-        if not table.merge_is_due:
+    def merge_table(self, table: TableState, nbytes: int = AT_ONCE_BYTES) -> None:
+        """Goes on with a table, to which so many bytes have come. A few are merged at once if nothing else waits: to
+        queue it takes longer."""
+        if table.merge_is_due:
+            return
+        merging = self._merging(table)
+        if nbytes < AT_ONCE_BYTES and not self.queue and self._running is None:
+            begun = self.clock()
+            try:
+                next(merging)
+            except StopIteration:
+                return
+            except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
+                self._add(Work(0), _failing(error))
+                return
+            finally:
+                self.at_once_s += self.clock() - begun
+        else:
             table.merge_is_due = True
-            self._add(table, self._merging(table))
+        self._add(table, merging)
 
     def _merging(self, one: TableState) -> Iterator[None]:
         one.merge_is_due = False
         try:
             while (yield from one.merging()):
-                self._answer_waiting(one)
+                for wait in one.answerable():
+                    self._begin_answer(wait, one)
                 if not one.steps.holds:
                     return
-                if len(one.todo) > 1:  # Who waits behind must not wait for as long as gradients come.
-                    self._put(one)
+                if len(one.todo) > (self._running is one):  # Who waits must not wait for as long as gradients come.
+                    self.merge_table(one)
                     return
         except (RuleFailedError, MemoryError) as error:
             self._fail(error, f"merge {one.spec.at_step(one.version)}")
 
-    def _answering(self, wait: PullWait, one: TableState) -> Iterator[None]:
-        if wait.dropped:
-            return
-        self.stage = "answer"
-        try:
-            yield from self.answer(wait, one)
-        except (RuleFailedError, MemoryError) as error:  # Rows that are read are brought up to date by the rule.
-            self._fail(error, f"answer a pull of key {one.spec.key!r}")
-
     def _begin_answer(self, wait: PullWait, one: TableState) -> None:
-        answering = self._answering(wait, one)
-        if not one.fits_one_piece(wait):
+        answering = self.answer(wait, one)
+        if one.fits_one_piece(wait):
+            for _ in answering:
+                pass
+        else:
             self._add(one, answering)
-            return
-        for _ in answering:
-            pass
-
-    def _answer_waiting(self, one: TableState) -> None:
-        for wait in one.answerable():
-            if not wait.dropped:  # An answer may lose the connection of those behind it.
-                self._begin_answer(wait, one)
 
     # --- What answers a pull goes into its peer's outbox
 
     def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
-        """A table's answer to a pull; stops after each piece of it."""
+        """A table's answer to a pull, if it is not given up; stops after each piece of it."""
+        if wait.dropped:  # The answer before it may have lost the connection.
+            return
+        self.stage = "answer"
         peer: Peer = wait.link
         outbox = peer.outbox
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
         if not few and not self._may_queue(wait):
             return
-        for part in table.answers(wait):
-            if part is not None:
-                peer.put(part)
-                continue
-            self._links.waiting[peer] = None
-            yield
-            if wait.dropped:
-                return
+        try:
+            for part in table.answers(wait):
+                if part is not None:
+                    peer.put(part)
+                    continue
+                self._links.waiting[peer] = None
+                yield
+                if wait.dropped:
+                    return
+                self.stage = "answer"
+        except (RuleFailedError, MemoryError) as error:  # Rows that are read are brought up to date by the rule.
+            self._fail(error, f"answer a pull of key {table.spec.key!r}")
+            return
         wait.open_tables.discard(table.spec.number)
         if wait.is_answered:
             peer.forget(wait)

@@ -11,7 +11,7 @@ import numpy as np
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of, exact_sum
 from weft_kvstore.bucket.bucket import MOST_RESTORED
-from weft_kvstore.bucket.pulls import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, WaitingPulls, Work
+from weft_kvstore.bucket.pulls import PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, WaitingPulls, Work
 from weft_kvstore.bucket.sets import KnownSets, check_version
 from weft_kvstore.bucket.update import RULE_ERRORS
 from weft_kvstore.description.records import Sparse
@@ -20,11 +20,11 @@ from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, last_rows
 from weft_kvstore.rows.storage import Draw, TableRows
-from weft_kvstore.sharding import RowLayout, chunks_of
+from weft_kvstore.sharding import RowLayout
 from weft_kvstore.tables.steps import TableSpec, TableSteps
 from weft_kvstore.wire.codec import Run
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun, Pin
+from weft_kvstore.wire.outbox import CALL_PRIORITY, UNPINNED, BufferSource, OutRun
 
 MakeRows = Callable[[Array], Array]
 """make(rows): the first values (n, width) of the table's rows (n) int64."""
@@ -42,8 +42,7 @@ class TableState(Work):
     update is made in pieces, and what is half made is shown to nobody: while `_changing` no pull can be answered.
     `merge_is_due` while a merge is among what is to be done. `_ahead` has, by version to come, the values that were set
     for it, and `_late` those that were set during an update; `_known_sets` the last parts that were set; `_measured`
-    the last step whose gradient the gate was given. `_waiting_bytes` are those of gradients that came since a merge
-    began.
+    the last step whose gradient the gate was given.
     """
 
     __slots__ = (
@@ -54,7 +53,6 @@ class TableState(Work):
         "_late",
         "_measured",
         "_updated",
-        "_waiting_bytes",
         "applied",
         "dropped",
         "layout",
@@ -88,7 +86,7 @@ class TableState(Work):
         self.spec = spec
         self.layout = layout
         self.shard = shard
-        self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync, chunk_rows=layout.rows_up)
+        self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync, chunk_rows=layout.rows_up, key=spec.key)
         self.pulls = WaitingPulls(spec, self.steps.counts)
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = self.dropped = 0
@@ -102,7 +100,6 @@ class TableState(Work):
         """Indices and values of rows as the last update left them, while nothing else has written rows since: who has
         pushed rows most often pulls these."""
         self._first = first
-        self._waiting_bytes = 0
         self._measured = _NEVER
         self._ahead: dict[int, list[Rows]] = {}
         self._late: list[Rows] = []
@@ -127,11 +124,6 @@ class TableState(Work):
     @property
     def version(self) -> int:
         return self.steps.version
-
-    @property
-    def piece_bytes(self) -> int:
-        is_short = self.merge_is_due and not self._changing
-        return min(self._waiting_bytes, PIECE_BYTES) if is_short else PIECE_BYTES
 
     @property
     def capacity_bytes(self) -> int:
@@ -161,33 +153,30 @@ class TableState(Work):
     def check(self, slot: int, step: int, *, pushes: bool) -> bool:
         """Whether what the slot says of a step is new. Raises PushRefusedError where its gradient, or its word that it
         has none, contradicts what is there."""
-        return self.steps.check(slot, step, f"slot {slot}, key {self.spec.key!r}, step {step}", pushes=pushes)
+        return self.steps.check(slot, step, pushes=pushes)
 
     def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
         """Takes in what `check` lets pass: a slot's gradient, which is written later, or None for nothing. True if
         `merging` may now have something to do. What was in before changes nothing: exactly once holds."""
-        return self.check(slot, step, pushes=gradient is not None) and self._accept(slot, step, gradient)
-
-    def _accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
-        for ids, values in () if gradient is None else gradient.parts:
-            self._waiting_bytes += ids.nbytes + values.nbytes
-        return self.steps.accept(slot, step, gradient)
+        steps = self.steps
+        return steps.check(slot, step, pushes=gradient is not None) and steps.accept(slot, step, gradient)
 
     def push(self, slot: int, step: int, ids: Array, values: Array, run: Run) -> bool:
         """Takes in a run of chunks of a push, as `accept` does: the slot is in when all chunks are. Raises
         PushRefusedError where it contradicts what is there, or itself."""
-        where = f"slot {slot}, key {self.spec.key!r}, step {step}"
-        if not self.steps.check(slot, step, where, pushes=True):
+        steps = self.steps
+        if not steps.check(slot, step, pushes=True):
             return False
-        whole = self.steps.add(slot, step, (ids, values), run, where)
-        return whole is not None and self._accept(slot, step, whole)
+        if run.count == run.chunks and not steps.open:
+            return steps.accept(slot, step, Rows(ids, values))
+        whole = steps.join(slot, step, (ids, values), run)
+        return whole is not None and steps.accept(slot, step, whole)
 
     def merging(self) -> Generator[None, None, bool]:
         """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
 
         Raises RuleFailedError, and MemoryError where sums find none: it cannot go on then.
         """
-        self._waiting_bytes = 0
         while (size := self.steps.merge_next()) is not None:
             if size >= PIECE_ELEMENTS:
                 yield
@@ -458,24 +447,24 @@ class TableState(Work):
         indices = np.zeros(0, layout.id_dtype) if wait.ids is None else wait.ids
         chunk_rows = layout.rows_down
         at_once = max(self.piece_rows // chunk_rows, 1) * chunk_rows
-        seen = self.pulls.seen(wait)
+        seen = None if spec.is_sync else self.pulls.seen(wait)
         version = max(self.steps.version if seen is None else int(seen[0]), wait.version)
         priority = spec.priority - wait.priority * CALL_PRIORITY
         for array, name in enumerate(spec.state if wait.state else (None,)):
             for low in range(0, max(len(indices), 1), at_once):
                 if array or low:
                     yield None
-                some = indices[low : low + at_once]
+                some = indices if len(indices) <= at_once else indices[low : low + at_once]
                 rows = None
                 for ids, values in self._updated if name is None else ():
-                    if len(ids) == len(some) and np.array_equal(ids, some):
+                    if ids is some or (len(ids) == len(some) and np.array_equal(ids, some)):
                         rows = values
                 if rows is None:
                     rows = yield from self.reading(some, name)
-                bounds = np.arange(chunks_of(len(some), chunk_rows) + 1) * (chunk_rows * layout.row_bytes)
+                bounds = np.arange(max(-(-len(some) // chunk_rows), 1) + 1) * (chunk_rows * layout.row_bytes)
                 bounds[-1] = rows.nbytes
                 entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
-                yield OutRun(entry, low // chunk_rows, bounds, source, priority=priority, owner=Pin(None, 0, 0))
+                yield OutRun(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
 
     def fits_one_piece(self, wait: PullWait) -> bool:
         """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""
@@ -496,9 +485,9 @@ class TableState(Work):
     def reading(self, indices: Array, name: str | None) -> Generator[None, None, Array]:
         """Rows (n, width) as they are now, or their state of that name; stops after each piece. Raises
         RuleFailedError."""
-        history = self.rows.history
         if self.rows.is_full:
             return self.rows.arrays.read(name, indices)
+        history = self.rows.history
         if history is not None:  # Updates have passed rows by: those that are here are brought up to date for good.
             numbers = self.rows.find(indices)
             with self.spec.rule_runs(self.version):

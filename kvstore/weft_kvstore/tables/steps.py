@@ -63,11 +63,11 @@ class TableSteps:
     """`counts` are a table's steps as those of a bucket of one slice. `_waiting` has what came and is not merged, by
     number of its slot and step, in order of arrival. `_merged` slots are in the sum of the next step, `_total`."""
 
-    def __init__(self, slots: tuple[int, ...], merge: Merge, *, is_sync: bool, chunk_rows: int) -> None:
+    def __init__(self, slots: tuple[int, ...], merge: Merge, *, is_sync: bool, chunk_rows: int, key: str) -> None:
         self.counts = BucketSteps(slots, 1, is_sync=is_sync)
         self.version = 0
         """How many steps every slot is through with."""
-        self._is_sync, self._chunk_rows = is_sync, chunk_rows
+        self._is_sync, self._chunk_rows, self._key = is_sync, chunk_rows, key
         self._by_slot = merge is Merge.SLOT
         self._waiting: dict[tuple[int, int], Rows | None] = {}
         self.open: dict[tuple[int, int], Chunks] = {}
@@ -85,29 +85,32 @@ class TableSteps:
         """Whether anything has come that is not applied."""
         return bool(self._waiting or self._merged)
 
-    def check(self, slot: int, step: int, where: str, *, pushes: bool) -> bool:
+    def check(self, slot: int, step: int, *, pushes: bool) -> bool:
         """Whether what the slot says of a step is new. Raises PushRefusedError where its gradient, or its word that it
         has none, contradicts what is there."""
-        index = self.counts.indices.get(slot)
-        index = self.counts.index_of(slot, where) if index is None else index
-        arrived = self.counts.arrived[index, 0]
+        counts = self.counts
+        index = counts.indices.get(slot, -1)
+        arrived = counts.arrived[index, 0] if index >= 0 else -1
+        if step == arrived and step <= self.version + STEPS_AHEAD and not self.open:
+            return True  # The next one, as nearly always.
+        where = self._where(slot, step)
+        index = counts.index_of(slot, where)
         if not pushes and (index, step) in self.open:
             raise PushRefusedError(f"{where}: {contradiction(before=True)}")
-        if step == arrived and step <= self.version + STEPS_AHEAD:
-            return True  # The next one, as nearly always.
-        self.counts.check(index, step, 0, 1, pushes=pushes, where=lambda _: where)
+        counts.check(index, step, 0, 1, pushes=pushes, where=lambda _: where)
         if (index, step) in self._waiting and (self._waiting[index, step] is not None) != pushes:  # It came early.
             raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
         return step >= arrived and (index, step) not in self._waiting
 
-    def add(self, slot: int, step: int, rows: tuple[Array, Array], run: Run, where: str) -> Rows | None:
-        """Takes in a run of the chunks of a push that is new: all rows, once they are complete. Raises PushRefusedError
-        where it contradicts what is there."""
-        of = self.counts.indices[slot], step
+    def _where(self, slot: int, step: int) -> str:
+        return f"slot {slot}, key {self._key!r}, step {step}"
+
+    def join(self, slot: int, step: int, rows: tuple[Array, Array], run: Run) -> Rows | None:
+        """Takes in a run of some of the chunks of a push that is new: all rows, once they are complete. Raises
+        PushRefusedError where it contradicts what is there."""
+        of, where = (self.counts.indices[slot], step), self._where(slot, step)
         push = self.open.get(of)
         if push is None:
-            if run.count == run.chunks:
-                return Rows(*rows)
             push = self.open[of] = Chunks(run.chunks)
         if push.count != run.chunks:
             raise PushRefusedError(f"{where}: a push of {push.count} parts before and of {run.chunks} now")

@@ -245,26 +245,27 @@ class RowSource:
 
 
 def unpacked_rows(run: Run, layout: RowLayout, shard: int, key: str) -> tuple[Array, Array]:
-    """The rows of a run of a push to a shard: their indices there, which ascend, and values, which may be written: they
-    are copied where the payload is no place for that. `key` is the key's name. Raises ProtocolError, naming the field.
+    """The rows of a run of a push to a shard: their indices there, a new array that ascends, and values, which may be
+    written: they are copied where the payload is no place for that. `key` is the key's name. Raises ProtocolError,
+    naming the field.
     """
     payload, row = run.payload, ID_BYTES + layout.row_bytes
     _check_sizes(run, payload.nbytes, layout.rows_on(shard), layout.rows_up, row, key)
     count = payload.nbytes // row
-    ids: Array = np.frombuffer(payload, layout.id_dtype, count)
     values: Array = np.frombuffer(payload, layout.dtype, count * layout.width, count * ID_BYTES)
     flags = values.flags
-    if not (flags.writeable and flags.aligned and ids.flags.aligned):
-        ids, values = ids.copy(), values.copy()
-    return _indices(ids, layout, shard, key), values.reshape(count, layout.width)
+    if not (flags.writeable and flags.aligned):
+        values = values.copy()
+    return _indices(np.frombuffer(payload, layout.id_dtype, count), layout, shard, key), values.reshape(
+        count, layout.width
+    )
 
 
 def unpacked_ids(run: Run, layout: RowLayout, shard: int, key: str) -> Array:
     """The ids of a run of a pull, as indices on the shard, which ascend. Raises ProtocolError, naming the field."""
     payload = run.payload
     _check_sizes(run, payload.nbytes, layout.rows_on(shard), layout.ids_up, ID_BYTES, key)
-    ids = np.frombuffer(payload, layout.id_dtype).copy()  # They outlive the message.
-    return _indices(ids, layout, shard, key)
+    return _indices(np.frombuffer(payload, layout.id_dtype), layout, shard, key)
 
 
 def check_chunks(rows: int, chunk_rows: int, chunks: int, key: str) -> None:
@@ -289,21 +290,13 @@ def _check_sizes(run: Run, nbytes: int, rows: int, chunk_rows: int, row: int, ke
 
 
 def _indices(ids: Array, layout: RowLayout, shard: int, key: str) -> Array:
-    """The indices on the shard of ids (n), which ascend. May be the same array."""
+    """The indices on the shard of ids (n), which ascend: a new array, as ids are a part of a message."""
     if not ids.size:
-        return ids
+        return ids.copy()
     if not is_ascending(ids):
         raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
     if layout.growth is None and not 0 <= ids[0] <= ids[-1] < layout.rows:
         raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {layout.rows}")
-    if layout.shards == 1:
-        return ids
-    if layout.growth is None:
-        indices = layout.indices_of(ids)
-        here = np.logical_and.reduce(indices * layout.shards + shard == ids)
-    else:
-        indices = ids
-        here = np.logical_and.reduce(layout.ids_on(shard, ids))
-    if not here:
+    if layout.shards > 1 and not np.logical_and.reduce(layout.ids_on(shard, ids)):
         raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {layout.shards}")
-    return indices
+    return layout.indices_of(ids)

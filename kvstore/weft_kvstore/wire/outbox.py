@@ -200,6 +200,10 @@ class Pin:
             self.pinnable.pinned[first if count == 1 else slice(first, first + count)] -= 1
 
 
+UNPINNED: Final = Pin(None, 0, 0)
+"""The owner of runs of an array that is written by nobody."""
+
+
 # --- How much may be in flight on a link, and how long a frame may be -------------------------------------------------
 
 

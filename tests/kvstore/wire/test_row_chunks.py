@@ -86,10 +86,10 @@ def test_what_came_as_one_run_stays_where_it_arrived() -> None:
     source = RowSource(np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2), cut)
     came = [run_of(source, cut, low, high, 6) for low, high in ((0, 2), (2, 6))]
     parts = [unpacked_rows(run, cut, 0, "t") for run in came]
-    for run, part in zip(came, parts, strict=True):
+    for run, (ids, values) in zip(came, parts, strict=True):
         payload = np.frombuffer(run.payload, np.uint8)
-        for array in part:
-            assert np.shares_memory(array, payload)
+        assert np.shares_memory(values, payload)
+        assert not np.shares_memory(ids, payload), "a pull that waits keeps its ids, and not the message"
     push = Chunks(6)
     assert not push.add(0, 2, 7, parts[0], "here")
     assert push.add(2, 4, 7, parts[1], "here") == parts
