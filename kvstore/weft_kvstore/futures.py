@@ -64,7 +64,8 @@ class StoreFuture(Future[T]):
     _state = _RUNNING
     _result: Any = None
     _exception: BaseException | None = None
-    _failure: BaseException | None = None
+    _is_ending = False
+    _before_end: Callable[[StoreFuture[Any]], None] | None = None
     parts: Sequence[Future[Any]] = ()
     """The futures that it is made of, until it has ended."""
     given_up: BaseException | None = None
@@ -75,7 +76,6 @@ class StoreFuture(Future[T]):
     def __init__(self, driver: Driver | None = None) -> None:
         self.driver = driver
         self._hooks: list[Callable[[Future[T]], None]] = []
-        self._failure_hooks: list[Callable[[BaseException], None]] = []
 
     def __getattr__(self, name: str) -> Any:
         """Makes what only callbacks and plain waits need; with `setdefault`, one of several threads wins."""
@@ -132,13 +132,12 @@ class StoreFuture(Future[T]):
         if self.has_ended and _withdrawn(hook, self._hooks):
             hook(self)
 
-    def hook_failure(self, hook: Callable[[BaseException], None]) -> None:
-        """Calls it with the error before the future has failed for others, or now; the rules of `on_end` hold."""
-        self._failure_hooks.append(hook)
-        if self._failure is not None or self.has_ended:
-            is_mine = _withdrawn(hook, self._failure_hooks)
-            if is_mine and self._failure is not None:
-                hook(self._failure)
+    def before_end(self, hook: Callable[[StoreFuture[Any]], None]) -> None:
+        """Calls it when the future has its result or error, before it has ended for others, or now; the rules of
+        `on_end` hold. A future has one at most."""
+        self._before_end = hook
+        if self._is_ending and self.__dict__.pop("_before_end", None) is not None:
+            hook(self)
 
     def set_result(self, result: T) -> None:
         if self.has_ended:
@@ -149,15 +148,16 @@ class StoreFuture(Future[T]):
     def set_exception(self, exception: BaseException | None) -> None:
         if self.has_ended or exception is None:
             raise InvalidStateError(f"{self._state}: {self!r}")
-        self._failure = exception
-        while (hook := _taken(self._failure_hooks)) is not None:
-            hook(exception)
         self._exception = exception
         self._end()
 
     def _end(self) -> None:
         """Ends it, once its result or exception is set."""
-        condition = self.__dict__.setdefault("_lock", _ENDED)
+        own = self.__dict__
+        self._is_ending = True
+        if (before := own.pop("_before_end", None)) is not None:  # Or who has just set it finds `_is_ending`.
+            before(self)
+        condition = own.setdefault("_lock", _ENDED)
         if condition is _ENDED:
             self._state, self.has_ended = _FINISHED, True
         else:
@@ -168,8 +168,6 @@ class StoreFuture(Future[T]):
                 condition.notify_all()
         if self.parts:
             self.parts = ()  # Else it would keep their values.
-        if self._failure is None:  # Else a thread that has just added one calls it.
-            self._failure_hooks.clear()
         while self._hooks and (hook := _taken(self._hooks)) is not None:
             try:
                 hook(self)

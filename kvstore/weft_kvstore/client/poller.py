@@ -28,6 +28,7 @@ from weft_kvstore.process import OwnProcess, Wakeup
 
 
 _INTERRUPT: Final = int(SIGINT)
+_getsignal, _setsignal = _signal.getsignal, _signal.signal
 
 
 class Interrupts:
@@ -45,16 +46,22 @@ class Interrupts:
     are_held = False
     """Whether the main thread is in the middle of something, and does not sleep."""
 
+    is_entered = False
+    """Whether it is in use, or an interrupt came while it was about to be."""
     _may_come = False
     _handler: Callable[[int, FrameType | None], Any] | None = None
     _interrupted = False
     _outer = False
 
+    def __init__(self) -> None:
+        self._own = self._receive
+
     def __enter__(self) -> Interrupts:
-        handler = _signal.getsignal(_INTERRUPT)
+        self.is_entered = True
+        handler = _getsignal(_INTERRUPT)
         if callable(handler):
             self._handler = handler
-            _signal.signal(_INTERRUPT, self._receive)
+            _setsignal(_INTERRUPT, self._own)
         self._outer = Interrupts.are_held
         Interrupts.are_held = True
         return self
@@ -62,11 +69,11 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         Interrupts.are_held = self._outer
         handler, self._handler = self._handler, None
-        if handler is not None:
-            if _signal.getsignal(_INTERRUPT) == self._receive:  # Else the handler has set another meanwhile.
-                _signal.signal(_INTERRUPT, handler)
-            if self._interrupted:
-                handler(_INTERRUPT, None)
+        if handler is not None and _getsignal(_INTERRUPT) is self._own:  # Else the handler has set another meanwhile.
+            _setsignal(_INTERRUPT, handler)
+        interrupted, self._interrupted, self.is_entered = self._interrupted, False, False
+        if interrupted and handler is not None:
+            handler(_INTERRUPT, None)
 
     def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
         """Calls it, and lets interrupts through meanwhile."""
@@ -91,29 +98,35 @@ class Interrupts:
 def _in_child() -> None:
     """The thread that has forked is the main thread of the child, where nothing is kept back any more."""
     Interrupts.thread, Interrupts.are_held = threading.get_ident(), False
-    handler = _signal.getsignal(_INTERRUPT)
+    handler = _getsignal(_INTERRUPT)
     while isinstance(owner := getattr(handler, "__self__", None), Interrupts):
         handler = owner._handler
     if callable(handler):
-        _signal.signal(_INTERRUPT, handler)
+        _setsignal(_INTERRUPT, handler)
 
 
 os.register_at_fork(after_in_child=_in_child)
 
 
-class _NoInterrupts(contextlib.nullcontext[None]):
-    """Of a thread on which no signal's handler runs."""
+class _NoInterrupts(contextlib.nullcontext["_NoInterrupts"]):
+    """Of a thread on which no signal's handler runs, or which has them kept back already."""
+
+    def __init__(self) -> None:
+        super().__init__(self)
 
     def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
         sleep(*arguments)
 
 
 _OTHER_THREAD: Final = _NoInterrupts()
+_MAIN_THREAD: Final = Interrupts()
 
 
-def uninterrupted() -> contextlib.AbstractContextManager[object]:
-    """Keeps Ctrl-C back from what this thread does within it, which waits for nothing."""
-    return Interrupts() if threading.get_ident() == Interrupts.thread and not Interrupts.are_held else _OTHER_THREAD
+def uninterrupted() -> Interrupts | _NoInterrupts:
+    """Keeps Ctrl-C back from what this thread does within it, which sleeps only by its `sleep`."""
+    if threading.get_ident() != Interrupts.thread or Interrupts.are_held:
+        return _OTHER_THREAD
+    return Interrupts() if _MAIN_THREAD.is_entered else _MAIN_THREAD
 
 
 # --- A thread that sleeps, over a client's sockets or not, and is woken -----------------------------------------------
@@ -213,7 +226,7 @@ CALLS_BEGIN: Final = 4
 """Operations that are under way at most where each call begins its own, but for a small push. Who has more waits for
 none of them yet, and what is begun together shares its messages."""
 
-BATCH: Final = 16
+BATCH: Final = 32
 """Operations that are begun together, at most."""
 
 BURST_BYTES: Final = 2 << 20
@@ -276,10 +289,14 @@ class Poller:
         elif (
             (operation.may_wait or len(sockets.core.open) >= CALLS_BEGIN)
             and not self._is_led
-            and time.monotonic() < self._begun_at + BATCH_S
             and len(sockets.submitted) < BATCH
+            and time.monotonic() < self._begun_at + BATCH_S
         ):
-            self._hand_over()
+            try:
+                if sockets.submitted[0] is operation:  # Else that is due for the first.
+                    self._hand_over()
+            except IndexError:
+                pass  # Another thread has begun it.
         else:
             with uninterrupted():
                 if not self._working._is_owned():
@@ -299,8 +316,7 @@ class Poller:
                 "where it cannot wait for a result: wait once it has returned"
             )
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        interrupts = Interrupts() if threading.get_ident() == Interrupts.thread else _OTHER_THREAD
-        with interrupts:
+        with uninterrupted() as interrupts:
             while not future.has_ended and time.monotonic() < until:
                 if not self._lead(future, until, interrupts):
                     self._follow(future, until, interrupts)

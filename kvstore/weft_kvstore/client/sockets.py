@@ -232,8 +232,10 @@ class ClientSockets:
             except IndexError:  # Its caller has taken it back, as the client closes.
                 return
             self.core.begin(operation, now)
-            with suppress(ValueError):  # The same.
+            try:  # noqa: SIM105  # called for every operation
                 submitted.remove(operation)
+            except ValueError:
+                pass  # The same.
             now = time.monotonic()
 
     def receive(self, readable: Readable, now: float) -> None:

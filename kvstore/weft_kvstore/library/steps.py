@@ -186,8 +186,7 @@ class SlotSteps:
             self._under_way[push] = names, steps
             if step is not None or self.has_failed:
                 self._push_again(names, steps, push)
-            push.hook_failure(partial(self._push_failed, names, steps, push))
-            push.hook(self._push_ended)
+            push.before_end(self._push_ended)
         return result
 
     def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
@@ -354,9 +353,13 @@ class SlotSteps:
         for pulled in ends:
             fail(pulled, error)  # It may have failed: pushes of several of its keys may fail at once.
 
-    def _push_ended(self, pushed: Future[Any]) -> None:
-        """No step waits any more to fail with it: nothing that ended is kept, nor its values."""
-        names, steps = self._under_way.pop(pushed)
+    def _push_ended(self, pushed: StoreFuture[Any]) -> None:
+        """Nothing that ended is kept, nor its values."""
+        names, steps = self._under_way[pushed]
+        error = error_of(pushed)
+        if error is not None:
+            self._push_failed(names, steps, pushed, error)
+        del self._under_way[pushed]
         if self._again:
             with self._lock:
                 for key in zip(names, steps, strict=True):

@@ -7,8 +7,7 @@ import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Event, Thread
-from typing import Any, SupportsIndex
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -182,36 +181,45 @@ def test_a_failure_of_a_push_counts_only_if_the_step_was_not_pushed_again() -> N
 def test_a_failure_is_known_before_anybody_sees_the_push_fail() -> None:
     steps, pushed, seen = steps_of("w"), StoreFuture[None](), list[bool]()
     push(steps, "w", None, pushed)
-    pushed.hook_failure(lambda _: seen.append(pushed.done() or steps.failed("w", 1) is None))
+    noted = pushed._before_end
+    assert noted is not None
+
+    def note(failed: StoreFuture[Any]) -> None:
+        noted(failed)
+        seen.append(failed.done() or steps.failed("w", 1) is None)
+
+    pushed.before_end(note)
     pushed.set_exception(StoreRefusedError("far"))
     assert seen == [False]
 
 
-def test_a_failure_hook_that_comes_as_the_future_fails_is_called() -> None:
-    """It is put in after the last look for hooks, and its thread goes on once the future has ended."""
-    push, put, ended, seen = StoreFuture[None](), Event(), Event(), list[BaseException]()
-    other = Thread(target=lambda: push.hook_failure(seen.append))
+@pytest.mark.parametrize("is_early", [False, True])
+@pytest.mark.parametrize("error", [None, StoreRefusedError("far")])
+def test_what_follows_a_push_is_called_once_also_where_it_is_said_as_the_push_ends(
+    error: StoreError | None, is_early: bool
+) -> None:
+    """Whether it is said just before the push begins to end, just after, or once it has ended."""
+    seen: list[StoreFuture[Any]] = []
 
-    class Hooks(list[Any]):
-        def pop(self, at: SupportsIndex = -1) -> Any:
-            try:
-                return super().pop(at)
-            except IndexError:
-                other.start()
-                assert put.wait(WAIT_S)
-                raise
+    class Ending(StoreFuture[None]):
+        @property
+        def _is_ending(self) -> bool:  # type: ignore[override]  # a thread sets it in the middle of another's call
+            return self.__dict__.get("ending", False)
 
-        def append(self, hook: Any) -> None:
-            super().append(hook)
-            put.set()
-            assert ended.wait(WAIT_S)
+        @_is_ending.setter
+        def _is_ending(self, ending: bool) -> None:
+            self.__dict__["ending"] = ending and not is_early
+            self.before_end(seen.append)
+            self.__dict__["ending"] = ending
 
-    push._failure_hooks = Hooks()
-    error = StoreRefusedError("far")
-    push.set_exception(error)
-    ended.set()
-    other.join(WAIT_S)
-    assert seen == [error]
+    push = Ending()
+    if error is None:
+        push.set_result(None)
+    else:
+        push.set_exception(error)
+    assert seen == [push]
+    push.before_end(seen.append)
+    assert seen == [push, push]
 
 
 class Looked(StoreFuture[None]):
@@ -228,9 +236,9 @@ class Looked(StoreFuture[None]):
     def has_ended(self, ended: bool) -> None:
         assert ended
 
-    def hook(self, hook: Callable[[Future[None]], None]) -> None:
+    def before_end(self, hook: Callable[[StoreFuture[Any]], None]) -> None:
         Looked.checks_steps += 1
-        super().hook(hook)
+        super().before_end(hook)
 
 
 @pytest.mark.parametrize("again", [False, True])
