@@ -80,6 +80,14 @@ def greatest(numbers: Array) -> int:
     return max(numbers.ravel().tolist()) if numbers.size <= FEW else int(numbers.max())
 
 
+def extremes(numbers: Array) -> tuple[list[int], list[int]]:
+    """The least and the greatest of each row of int64 numbers (rows, n)."""
+    if numbers.size <= FEW:
+        rows = numbers.tolist()
+        return [*map(min, rows)], [*map(max, rows)]
+    return np.minimum.reduce(numbers, axis=1).tolist(), np.maximum.reduce(numbers, axis=1).tolist()
+
+
 # --- Sets of numbers as runs of adjacent ones -------------------------------------------------------------------------
 
 

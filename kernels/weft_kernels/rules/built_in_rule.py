@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from weft_graph.rules.built_in import BUILT_IN
-from weft_kernels.blocks import CACHE_ELEMENTS, FUSED_ELEMENTS
+from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
 from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
@@ -73,10 +73,10 @@ def _spare(array: Array) -> tuple[Array, Array]:
 
 def _over_gradient(body: Body) -> Apply:
     def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
-        if 0 < weight.size <= FUSED_ELEMENTS:
+        if 0 < weight.size <= CACHE_ELEMENTS:
             body(Block(weight, gradient, state, (gradient, gradient)), step, hyper)
             return
-        for part, given, *rest in cache_blocks((weight, gradient, *state.values()), FUSED_ELEMENTS):
+        for part, given, *rest in cache_blocks((weight, gradient, *state.values())):
             body(Block(part, given, dict(zip(state, rest, strict=True)), (given, given)), step, hyper)
 
     return apply

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import FEW, Array, Range, Segment, ranges_alike, ranges_where
+from weft_kvstore.arrays import Array, Range, Segment, extremes, ranges_alike, ranges_where
 from weft_kvstore.bucket.pulls import BucketPulls
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps, contradiction
@@ -132,15 +132,12 @@ class Bucket:
     def push(self, slot: int, step: int, segments: Sequence[Segment]) -> list[Range]:
         """Takes in a slot's gradients of slices that follow each other: see `check` and `accept`."""
         steps, first, stop = self.steps, segments[0].first, segments[-1].stop
-        index = steps.indices.get(slot)
+        index, is_sync = steps.indices.get(slot), self.spec.is_sync
         if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
             arrived = steps.arrived[:, first:stop]
-            if arrived.size <= FEW:
-                rows = arrived.tolist()
-                is_next, behind = rows[index].count(step) == stop - first, min(map(min, rows))
-            else:
-                is_next, behind = (arrived[index] == step).all(), arrived.min()
-            if is_next and (step <= behind + STEPS_AHEAD or not self.spec.is_sync):  # As nearly all are.
+            least, greatest = extremes(arrived)
+            is_next = least[index] == greatest[index] == step
+            if is_next and (not is_sync or step <= min(least) + STEPS_AHEAD):  # As nearly all are.
                 arrived[index] = step + 1
                 pending = self._waiting.get((index, step))
                 if pending is None:
@@ -150,7 +147,8 @@ class Bucket:
                         pending.put(segment)
                 if self._adds_early:
                     self._add_early(index, step, first, stop)
-                return [(first, stop)]
+                greatest[index] += 1
+                return [(first, stop)] if not is_sync or min(greatest) > step else []
         self.check(slot, step, first, stop, pushes=True)
         taken = [one for segment in segments for one in self.accept(slot, step, segment)]
         for first, stop in taken if self._adds_early else ():
@@ -305,11 +303,9 @@ class Bucket:
         if spec.is_whole:
             first, stop = 0, self.count
         arrived, done = arrived[:, first:stop], done[first:stop]
-        if arrived.size <= FEW:
-            rows, numbers = arrived.tolist(), done.tolist()
-            behind, last, oldest, newest = min(map(min, rows)), min(map(max, rows)), min(numbers), max(numbers)
-        else:
-            behind, last, oldest, newest = arrived.min(), arrived.max(axis=1).min(), int(done.min()), done.max()
+        least, greatest = extremes(arrived)
+        (oldest,), (newest,) = extremes(done[None])
+        behind, last = min(least), min(greatest)
         if last <= oldest:
             return None
         low, high, step = first, stop, oldest

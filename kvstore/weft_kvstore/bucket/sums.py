@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -94,85 +94,59 @@ class Gradient:
     of slices `first` to before `stop`, each of which some layer has; segments may go beyond. It is added where it is
     read: while a part of it is in the cache, the rule uses it, and no sum is written to memory."""
 
-    __slots__ = ("_layers", "array", "count", "dtype", "first", "stop")
+    __slots__ = ("_arrays", "_starts", "count", "dtype", "first", "stop")
 
     def __init__(self, bounds: Array, first: int, stop: int, layers: Sequence[Sequence[Segment]]) -> None:
         self.first, self.stop = first, stop
+        inner = {edge for layer in layers for one in layer for edge in one[:2] if first < edge < stop}
+        edges = [first, *sorted(inner), stop]
         origin = int(bounds[first])
-        self.count = int(bounds[stop]) - origin
-        one = layers[0][0]
-        assert one.elements is not None
-        self.dtype: np.dtype[Any] = one.elements.dtype
-        self.array: Array | None = None
-        """All of it, where it lies in one array already."""
-        if len(layers) == 1 and one.first == first and one.stop == stop:
-            self.array = one.elements
-            return
-        self._layers: list[tuple[list[int], list[Any]]] = []
-        """By layer: the element of the sum at which each array begins, and the arrays."""
+        self._starts = [int(bounds[edge]) - origin for edge in edges]
+        """Where the elements begin that are the sum of the same arrays, and where the last of them end."""
+        self._arrays: list[list[Any]] = [[] for _ in edges[1:]]
         for layer in layers:
-            self._layers.append(([int(bounds[one.first]) - origin for one in layer], [one.elements for one in layer]))
+            for one in layer:
+                start, at = int(bounds[one.first]) - origin, bisect_left(edges, one.first)
+                while at < len(self._arrays) and edges[at] < one.stop:
+                    low, high = self._starts[at : at + 2]
+                    self._arrays[at].append(one.elements[low - start : high - start])  # type: ignore[index]
+                    at += 1
+        self.count = self._starts[-1]
+        self.dtype: np.dtype[Any] = self._arrays[0][0].dtype
 
-    def read(self, begin: int, end: int, out: Array | None) -> Array:
-        """Elements `begin` to `end`: in `out`, or a view where they lie in one array."""
-        if self.array is not None:
-            return self.array if end - begin == self.count else self.array[begin:end]
-        assert out is not None
-        layers = [_within(*layer, begin, end) for layer in self._layers]
-        out = out[: end - begin]
-        edges = [part[:2] for part in layers[0]]
-        is_whole = sum([high - low for low, high in edges]) == end - begin
-        if is_whole and len(layers) == len(edges) == 1:
-            return layers[0][0][2]
-        if is_whole and all([part[:2] for part in layer] == edges for layer in layers):  # As nearly always.
-            for (low, high, first), *others in zip(*layers, strict=True):
-                some = out[low - begin : high - begin]
-                if not others:
-                    some[...] = first
-                    continue
-                total = first
-                for _, _, array in others:
-                    total = np.add(total, array, out=some)
-            return out
-        whole = layers.pop(0) if is_whole else []
-        if not whole:
-            out.fill(-0.0 if out.dtype.kind == "f" else 0)  # To -0.0 any number can be added, and stays what it is.
-        for low, high, array in whole:
-            out[low - begin : high - begin] = array
-        for low, high, array in chain(*layers):
-            some = out[low - begin : high - begin]
-            np.add(some, array, out=some)
+    @property
+    def is_one_array(self) -> bool:
+        """Whether all of it lies in one array already."""
+        return len(self._arrays) == len(self._arrays[0]) == 1
+
+    def read(self, begin: int, end: int, out: Array) -> Array:
+        """Elements `begin` to `end`: in `out`, which has as many, or a view where they lie in one array."""
+        starts, low = self._starts, begin
+        at = bisect_right(starts, begin) - 1
+        while low < end:
+            start, high = starts[at], min(starts[at + 1], end)
+            total, *others = [array[low - start : high - start] for array in self._arrays[at]]
+            if not others and high - low == end - begin:
+                return total  # type: ignore[no-any-return]  # it is an array
+            some = out if high - low == end - begin else out[low - begin : high - begin]
+            for other in others:
+                total = np.add(total, other, out=some)
+            if not others:
+                some[...] = total
+            low, at = high, at + 1
         return out
 
     def total(self) -> Array:
-        """All of it as an array that may be written; that of the first layer takes the others where it can."""
-        out: Array | None = None
-        if self.array is None:
-            (start, *_), (first, *_) = self._layers[0]
-            is_one = start == 0 and len(first) == self.count and first.flags.writeable
-            out = first if is_one else np.empty(self.count, self.dtype)
-        if out is None:
-            total = self.read(0, self.count, None)
-            return total if total.flags.writeable else total.copy()
-        for begin in range(0, self.count, ADDED_ELEMENTS):
+        """All of it as an array that may be written; the first one takes the others where it can."""
+        first: Array = self._arrays[0][0]
+        is_taken = first.flags.writeable and len(first) == self.count
+        out = first if is_taken else np.empty(self.count, self.dtype)
+        for begin in range(0, 0 if is_taken and self.is_one_array else self.count, ADDED_ELEMENTS):
             some = out[begin : begin + ADDED_ELEMENTS]
             found = self.read(begin, begin + len(some), some)
-            if len(self._layers) == 1:  # Then it may be a view.
+            if found is not some:
                 np.copyto(some, found)
         return out
-
-
-def _within(starts: list[int], arrays: list[Array], begin: int, end: int) -> list[tuple[int, int, Array]]:
-    """The parts of a layer that have some of these elements: from which to before which, and their array."""
-    found = []
-    for at in range(max(bisect_right(starts, begin) - 1, 0), len(starts)):
-        start, array = starts[at], arrays[at]
-        if start >= end:
-            break
-        low, high = max(start, begin), min(start + len(array), end)
-        if low < high:
-            found.append((low, high, array if high - low == len(array) else array[low - start : high - start]))
-    return found
 
 
 class SliceSum(NamedTuple):

@@ -356,7 +356,7 @@ class BucketUpdate:
         """Makes update number `update` of slices `low` to `high`, which lie in one block: `weight` are their elements,
         and `before` is where those go that they have now. A rule that may be cut anywhere gets a gradient that has to
         be put together, or added up, while it is in the cache; what the weights were is copied then too."""
-        spec, rule, array = self._spec, self._spec.rule, gradient.array
+        spec, rule, scratch = self._spec, self._spec.rule, np.empty(0)
         origin = int(self.values.bounds[low] - self.values.bounds[gradient.first]) if low > gradient.first else 0
         state = {name: values.written(low, high)[0][2] for name, values in self.state.items()} if self.state else {}
         begin = end = 0
@@ -368,13 +368,12 @@ class BucketUpdate:
                 pieces = self._pieces(low, high, step)
             for hyper, begin, end in pieces:  # an error names the slices
                 most = end - begin
-                if array is None:
+                if not gradient.is_one_array:
                     most = min(most, ADDED_ELEMENTS) if rule.anywhere else most
                     scratch = np.empty(most, gradient.dtype)
                 for at in range(begin, end, most):
                     some = slice(at, min(at + most, end))
-                    here = slice(origin + at, origin + some.stop)
-                    given = gradient.read(here.start, here.stop, scratch) if array is None else array[here]
+                    given = gradient.read(origin + at, origin + some.stop, scratch[: some.stop - at])
                     if before is not None:
                         np.copyto(before[some], weight[some])
                     if rule.whole:  # It sees the key as it is.
@@ -382,7 +381,8 @@ class BucketUpdate:
                         rule.apply(weight.reshape(spec.shape), given.reshape(spec.shape), shaped, update, hyper)
                     else:
                         parts = {name: values[some] for name, values in state.items()} if state else state
-                        rule.apply(weight[some], given, parts, update, hyper)
+                        apply = (rule.apply_over if given.flags.writeable else None) or rule.apply
+                        apply(weight[some], given, parts, update, hyper)
         except RULE_ERRORS as error:
             elements = self.values.bounds[low : high + 1] - self.values.bounds[low]
             first, last = (np.searchsorted(elements, [begin, max(end - 1, begin)], side="right") - 1).tolist()
