@@ -102,6 +102,8 @@ class SlotSteps:
         """Of each key that the slot pushes, how many steps have begun, by the store's name."""
         self._ended = start
         """So many steps were ended as a whole."""
+        self._to_end: dict[int, list[str]] = {}
+        """Those of them whose end has failed, with the keys that were not pushed in it."""
         self.unchecked = set(registry.pushed) - registry.tables
         """Dense keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
         self.has_failed = False
@@ -242,25 +244,40 @@ class SlotSteps:
             return self._traffic.bring(where, names, arrays, partial(send, [int(version)] * len(names)))
 
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
-        """Ends all steps up to `step` that were not ended before: hands each over with the keys that were not pushed in
-        it. Without a number it is the last step that was begun, or where none was begun the next one."""
+        """Ends all steps up to `step` that were not ended before, or whose end has failed: hands each over with the
+        keys that were not pushed in it. Without a number it is the last step that was begun; where all of those are
+        ended, the next one."""
         where = self._registry.call("end_step")
         check_number(step, f"{where}: step")
         with uninterrupted(), self._lock:
             counts, last = self._counts, step
             if last is None:
-                last = max(max(counts.values(), default=0) - 1, self._ended)
+                begun = max([*counts.values(), *(one + 1 for one in self._to_end)], default=0)
+                last = begun - 1 if begun > self._ended or self._to_end else self._ended
             self._check_none_refused("end_step", [*counts], [last + 1] * len(counts))
-            if not self._ended <= last < self._ended + MOST_ENDED:
-                raise StoreRefusedError(f"{where}: step {last}: the next to end is step {self._ended}")
-            ended: list[tuple[int, list[str]]] = []
+            first = min(self._to_end, default=self._ended)
+            if last >= self._ended + MOST_ENDED or (last < self._ended and last not in self._to_end):
+                raise StoreRefusedError(f"{where}: step {last}: the next to end is step {first}")
+            ended = [(one, self._to_end.pop(one)) for one in sorted(self._to_end) if one <= last]
             for one in range(self._ended, int(last) + 1):
                 nothing = [name for name, begun in counts.items() if begun <= one]
                 counts.update(dict.fromkeys(nothing, one + 1))
                 ended.append((one, nothing))
-            self._ended = int(last) + 1
-            skipped = {name for _, nothing in ended for name in nothing}
-            return self._traffic.bring(where, sorted(skipped), [], lambda _: hand_over(ended))
+            self._ended = max(self._ended, int(last) + 1)
+            skipped = sorted({name for _, nothing in ended for name in nothing})
+            try:
+                result = joined([self._traffic.bring(where, skipped, [], lambda _: hand_over(ended))], itemgetter(0))
+            except BaseException:
+                self._to_end.update(ended)
+                raise
+            result.hook_failure(partial(self._end_failed, ended))
+        return result
+
+    def _end_failed(self, ended: Sequence[tuple[int, list[str]]], error: BaseException) -> None:
+        with self._lock:
+            self._to_end.update(ended)
+        if isinstance(error, StoreRefusedError):
+            _log.warning("end_step has to be called again for step %d: %s", ended[0][0], error)
 
     def change(self, names: Sequence[str], step: int | None, send: Callable[[int], Future[R]]) -> Future[R]:
         """Hands over a change of these keys' numbers from a step on, which comes before the slot's pushes of that step:

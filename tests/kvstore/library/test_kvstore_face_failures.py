@@ -68,6 +68,45 @@ def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make, compre
     assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-10.0, -10.0]
 
 
+@pytest.mark.parametrize("again", [3, None])
+@pytest.mark.parametrize("commit", [None, {"skip": True}])
+def test_an_end_of_a_step_that_was_refused_is_made_again(
+    make: Make, caplog: pytest.LogCaptureFixture, commit: dict[str, Any] | None, again: int | None
+) -> None:
+    """Of that step and of no later one, with the keys that were not pushed in it."""
+    store, other = make(describe({"w": zero(2), "b": zero(2)}, slots=2, rule="sgd", lr=1.0, commit=commit))
+    for _ in range(3):
+        store.push("w", ones(2))
+        store.end_step()
+    assert refused(store.end_step())
+    assert "end_step has to be called again for step 3: slot 0: " in caplog.text
+    with pytest.raises(StoreRefusedError, match="end_step: step 2: the next to end is step 3"):
+        store.end_step(2)
+    for _ in range(3):
+        other.push("w", ones(2))
+        other.end_step().result(WAIT_S)
+    store.pull("w", version=3).result(WAIT_S)
+    other.push("w", ones(2))
+    other.end_step()
+    store.end_step(again).result(WAIT_S)
+    assert [store.steps(key) for key in "wb"] == [4, 4]
+    assert store.pull(["w", "b"]).result(WAIT_S)[0].tolist() == [-7.0, -7.0]
+
+
+def test_an_end_of_a_step_that_was_late_is_made_again_with_its_outcome() -> None:
+    description = describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0, commit={"clip_norm": 100.0})
+    with KVStore.local(description, timeout_s=0.2) as store:
+        other = store.at_slot(1)
+        store.push("w", ones(2)).result(WAIT_S)
+        for _ in range(2):
+            with pytest.raises(StoreTimeoutError):
+                store.end_step().result(WAIT_S)
+        other.push("w", ones(2)).result(WAIT_S)
+        outcomes = [one.end_step().result(WAIT_S) for one in (other, store)]
+        assert outcomes[0] == outcomes[1] is not None
+        assert [one.steps("w") for one in (store, other)] == [1, 1]
+
+
 def test_a_compressed_step_that_is_pushed_twice_counts_once_and_asks_for_nothing(make: Make) -> None:
     compression = {"gradients": {"kind": "2bit", "threshold": 1.0}, "least_bytes": 1}
     (store,) = make(describe({"w": zero(2)}, slots=1, rule="sgd", lr=1.0, compression=compression))
