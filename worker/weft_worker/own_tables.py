@@ -75,7 +75,7 @@ class OwnTables:
                 ids, rows = given[0], given[1].reshape(len(given[0]), table.layout.width)
                 count = check_ids(ids, self._keys[name], f"step {step} of key {name!r}")
                 found = summed_rows(ids, rows, count)
-                self._pushed += len(found)
+                self._pushed += len(found.ids)
                 table.accept(0, step, self._placed(table, found))
             while table.version <= step and _ended(table.merging()):
                 pass

@@ -110,17 +110,33 @@ class RowArrays:
             if start or not are_zeros:
                 self._arrays[name].array[rows] = start
 
-    def apply(
-        self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper, out: Array | None = None
+    def apply(  # as it is called
+        self,
+        rule: Rule,
+        rows: Array,
+        gradient: Array,
+        *,
+        step: int,
+        hyper: Hyper,
+        out: Array | None = None,
+        still: Array | None = None,
     ) -> None:
-        """Updates rows (n), distinct, by a gradient (n, width) that may be written; the new values also go to `out`
-        (n, width), where it is given. Raises what the rule raises."""
+        """Updates rows (n), distinct, by a gradient (n, width) that may be written, but those at the positions `still`;
+        the new values also go to `out` (n, width), where it is given. Raises what the rule raises."""
         if self.written is not None:
             self.written(rows)
         if self.at_once is not None:
             self._use(rows)
         state = {name: self._arrays[name].array for name in self._start} if self._start else {}
+        kept: list[tuple[Array, Array, Array]] = []
+        if still is not None:
+            those = rows.take(still)
+            kept = [(one.array, those, self.read(name, those)) for name, one in self._arrays.items()]
+            if out is not None:
+                kept.append((out, still, kept[0][2]))
         apply_to_rows(rule, self._arrays[None].array, gradient, state, rows, step=step, hyper=hyper, out=out)
+        for array, those, values in kept:
+            put_rows(array, those, values)
 
     def close(self) -> None:
         for one in self._arrays.values():

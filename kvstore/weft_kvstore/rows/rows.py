@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -54,66 +54,38 @@ def is_ascending(ids: Array) -> bool:
 # No loop over rows.
 
 
-class Rows:
+class Rows(NamedTuple):
     """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct.
 
-    They may lie in several parts, each of which ascends; so do all of them one behind the other, unless they are a sum
-    (`merged`). `ids` and `values` join them once somebody wants them as one array.
+    Of the parts of a sum (`merged`) those at the positions `elsewhere` (m) were added to a part before it; they are
+    zeros here.
     """
 
-    __slots__ = ("parts",)
+    ids: Array
+    values: Array
+    elsewhere: Array | None = None
 
-    def __init__(self, ids: Array, values: Array) -> None:
-        self.parts = [(ids, values)]
-        """Ids and values, where they lie."""
 
-    @classmethod
-    def of(cls, parts: Sequence[tuple[Array, Array]]) -> Rows:
-        """Rows of parts (ids, values), at least one."""
-        found = cls.__new__(cls)
-        found.parts = list(parts)
-        return found
+def batches(parts: Iterable[Rows], most: int) -> list[Rows]:
+    """The same rows in parts of so many at most, where they lie."""
+    found: list[Rows] = []
+    for part in parts:
+        if len(part.ids) <= most:
+            found.append(part)
+            continue
+        ids, values = own_rows(part)
+        found += [Rows(ids[low : low + most], values[low : low + most]) for low in range(0, len(ids), most)]
+    return found
 
-    @property
-    def ids(self) -> Array:
-        if len(self.parts) > 1:
-            self._join()
-        return self.parts[0][0]
 
-    @property
-    def values(self) -> Array:
-        if len(self.parts) > 1:
-            self._join()
-        return self.parts[0][1]
-
-    def __len__(self) -> int:
-        count = 0
-        for ids, _ in self.parts:  # Loops, as a list's would be a frame of its own.
-            count += len(ids)
-        return count
-
-    @property
-    def size(self) -> int:
-        """Elements of the values."""
-        count = 0
-        for _, values in self.parts:
-            count += values.size
-        return count
-
-    def batches(self, most: int) -> list[tuple[Array, Array]]:
-        """Ids and values of so many rows at most, where they lie."""
-        found: list[tuple[Array, Array]] = []
-        for ids, values in self.parts:
-            if len(ids) <= most:
-                found.append((ids, values))
-                continue
-            for low in range(0, len(ids), most):
-                found.append((ids[low : low + most], values[low : low + most]))
-        return found
-
-    def _join(self) -> None:
-        ids, values = zip(*self.parts, strict=True)
-        self.parts = [(np.concatenate(ids), np.concatenate(values))]
+def own_rows(part: Rows) -> tuple[Array, Array]:
+    """Ids and values without those of rows that are elsewhere."""
+    ids, values, elsewhere = part
+    if elsewhere is None:
+        return ids, values
+    is_own = np.ones(len(ids), np.bool_)
+    is_own[elsewhere] = False
+    return ids.compress(is_own), values.compress(is_own, axis=0)
 
 
 def distinct_ids(ids: Array, count: int | None) -> tuple[Array, Array | None]:
@@ -190,34 +162,47 @@ class Chunks:
 MOST_PARTS: Final = 16
 """Parts of a sum that each push is looked up in; more of them are put in order first."""
 
+FEW_ELSEWHERE: Final = 1 / 8
+"""Of a part's rows, so many may be in parts before it and stay here too: to leave them out, all others are copied."""
 
-def merged(one: Rows, other: Rows) -> Rows:
-    """The sum of both, row by row: `one` before `other`, and what only one has as it is. `one` may be written, and
-    parts of both be parts of the sum; `other` is not written.
+
+def merged(total: list[Rows], gradient: Iterable[Rows]) -> list[Rows]:
+    """The sum of both, row by row: `total` before `gradient`, and what only one has as it is. Both may be written, and
+    their parts be parts of the sum.
 
     Parts are sorted, so that one search tells which rows of another are there too; nothing is sorted again.
     """
-    parts = one.parts if len(one.parts) <= MOST_PARTS else [_in_order(one)]
-    left: list[tuple[Array, Array]] = []
-    for ids, values in other.parts:
-        for here, sums in parts:
+    parts = total if len(total) <= MOST_PARTS else [_in_order(total)]
+    left: list[Rows] = []
+    for ids, values, _ in gradient:
+        is_there: Array | None = None
+        for here, sums, _ in parts:
             if not len(ids) or not len(here) or ids[0] > here[-1] or ids[-1] < here[0]:
                 continue
             positions = here.searchsorted(ids)
             np.minimum(positions, len(here) - 1, out=positions)
             both = here.take(positions) == ids
-            if not np.logical_or.reduce(both):
+            if is_there is not None:  # A row is added once: where it is not elsewhere.
+                both &= ~is_there
+            (at,) = both.nonzero()
+            if not at.size:
                 continue
-            positions = positions.compress(both)
+            positions = positions.take(at)
             summed = taken_rows(sums, positions)
-            summed += values.compress(both, axis=0)
+            summed += taken_rows(values, at)
             put_rows(sums, positions, summed)
-            np.logical_not(both, out=both)
-            ids, values = ids.compress(both), values.compress(both, axis=0)  # noqa: PLW2901  # what none has yet
-        left.append((ids, values))
-    return Rows.of([part for part in (*parts, *left) if len(part[0])] or one.parts)
+            is_there = both if is_there is None else is_there | both
+        if is_there is None:
+            left.append(Rows(ids, values))
+            continue
+        (at,) = is_there.nonzero()
+        values[at] = 0
+        part = Rows(ids, values, at)
+        left.append(part if len(at) <= FEW_ELSEWHERE * len(ids) else Rows(*own_rows(part)))
+    return [part for part in (*parts, *left) if len(part.ids)] or total
 
 
-def _in_order(rows: Rows) -> tuple[Array, Array]:
-    order = np.argsort(rows.ids)
-    return rows.ids.take(order), rows.values.take(order, axis=0)
+def _in_order(parts: Iterable[Rows]) -> Rows:
+    ids, values = map(np.concatenate, zip(*map(own_rows, parts), strict=True))
+    order = np.argsort(ids)
+    return Rows(ids.take(order), values.take(order, axis=0))

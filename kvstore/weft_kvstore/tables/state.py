@@ -18,7 +18,7 @@ from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.rows.rows import Rows, last_rows
+from weft_kvstore.rows.rows import Rows, batches, last_rows, own_rows
 from weft_kvstore.rows.storage import Draw, TableRows
 from weft_kvstore.sharding import RowLayout
 from weft_kvstore.tables.steps import TableSpec, TableSteps
@@ -159,7 +159,8 @@ class TableState(Work):
         """Takes in what `check` lets pass: a slot's gradient, which is written later, or None for nothing. True if
         `merging` may now have something to do. What was in before changes nothing: exactly once holds."""
         steps = self.steps
-        return steps.check(slot, step, pushes=gradient is not None) and steps.accept(slot, step, gradient)
+        given = None if gradient is None else [gradient]
+        return steps.check(slot, step, pushes=given is not None) and steps.accept(slot, step, given)
 
     def push(self, slot: int, step: int, ids: Array, values: Array, run: Run) -> bool:
         """Takes in a run of chunks of a push, as `accept` does: the slot is in when all chunks are. Raises
@@ -168,7 +169,7 @@ class TableState(Work):
         if not steps.check(slot, step, pushes=True):
             return False
         if run.count == run.chunks and not steps.open:
-            return steps.accept(slot, step, Rows(ids, values))
+            return steps.accept(slot, step, [Rows(ids, values)])
         whole = steps.join(slot, step, (ids, values), run)
         return whole is not None and steps.accept(slot, step, whole)
 
@@ -207,35 +208,37 @@ class TableState(Work):
             self.reached(self.version)
         return True
 
-    def _lacks_for(self, total: Rows | None) -> bool:
+    def _lacks_for(self, total: list[Rows] | None) -> bool:
         """Whether a step with this total has to wait, since some of its rows were never set."""
-        return total is not None and not all(self.rows.has_all(ids) for ids, _ in total.parts)
+        return total is not None and not all(self.rows.has_all(part.ids) for part in total)
 
-    def _measure(self, step: int, total: Rows | None) -> Iterator[None]:
+    def _measure(self, step: int, total: list[Rows] | None) -> Iterator[None]:
         """Tells the gate the exact sum of the squares of each row; None where that is not finite."""
         gate = self.spec.gate
         assert gate is not None
         squares: int | None = 0
         if total is not None:
             yield from self._multiply(total, 1.0 / gate.loss_scale.scale)
-            for _, values in total.batches(self.piece_rows):
-                exact = exact_sum(np.square(values, dtype=np.float64).sum(axis=1))
+            some = batches(total, self.piece_rows)
+            for part in some:
+                exact = exact_sum(np.square(part.values, dtype=np.float64).sum(axis=1))
                 if exact is None or squares is None:
                     squares = None
                     break
                 squares += exact
-                if total.size > PIECE_ELEMENTS:
+                if len(some) > len(total):
                     yield
         self._measured = step
         gate.hold(step, squares)
 
-    def _multiply(self, total: Rows, factor: float) -> Iterator[None]:
-        for _, values in total.batches(self.piece_rows) if factor != 1.0 else ():
+    def _multiply(self, total: list[Rows], factor: float) -> Iterator[None]:
+        some = batches(total, self.piece_rows) if factor != 1.0 else ()
+        for _, values, _ in some:
             np.multiply(values, values.dtype.type(factor), out=values)
-            if total.size > PIECE_ELEMENTS:
+            if len(some) > len(total):
                 yield
 
-    def _apply(self, step: int, total: Rows) -> Iterator[None]:
+    def _apply(self, step: int, total: list[Rows]) -> Iterator[None]:
         """Makes the table's update, number `updates` + 1; stops after each piece. Raises RuleFailedError,
         MemoryError."""
         rows, history, first = self.rows, self.rows.history, None if self.spec.given else self._made
@@ -244,23 +247,27 @@ class TableState(Work):
         at_once = min(at_once, rows.arrays.at_once or at_once)
         behind: list[tuple[Array, Array]] = []
         self._updated = []
-        batches = total.batches(at_once)
-        for ids, gradient in batches:
+        some = batches(total, at_once)
+        answers = bool(self.pulls.versions) and len(some) == len(total)
+        for part in some:
+            ids, gradient, still = part
+            if not rows.is_full:
+                (ids, gradient), still = own_rows(part), None
             if not rows.admits_all:
                 admitted = rows.admitted(ids, moment)
                 self.dropped += len(ids) - int(np.count_nonzero(admitted))
-                ids, gradient = ids[admitted], gradient[admitted]  # noqa: PLW2901  # the others are not looked at
+                ids, gradient = ids[admitted], gradient[admitted]
             numbers = ids if rows.is_full else rows.find_or_add(ids, moment, first)
             if history is None:
-                out = np.empty_like(gradient) if self.pulls.versions and len(batches) == len(total.parts) else None
-                self._update(numbers, gradient, step, out)
+                out = np.empty_like(gradient) if answers else None
+                self._update(numbers, gradient, step, out, still)
                 if out is not None:
                     self._updated.append((ids, out))
             else:
                 with self.spec.rule_runs(step):
                     yield from history.catch_up(rows.arrays, numbers)
                 behind.append((numbers, gradient))
-            if len(batches) > len(total.parts):
+            if len(some) > len(total):
                 yield
         if history is not None:
             yield from self._update_all(history, behind, step)
@@ -283,11 +290,15 @@ class TableState(Work):
         with self.spec.rule_runs(step):
             yield from history.sweep(self.rows.arrays, self.rows.stop, create)
 
-    def _update(self, numbers: Array, gradient: Array, step: int, out: Array | None = None) -> None:
+    def _update(
+        self, numbers: Array, gradient: Array, step: int, out: Array | None = None, still: Array | None = None
+    ) -> None:
         spec = self.spec
         try:
             hyper = spec.hyper.at(step)
-            self.rows.arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out)
+            self.rows.arrays.apply(
+                spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out, still=still
+            )
         except RULE_ERRORS as error:
             raise spec.failed(step, error) from error
 
@@ -334,7 +345,7 @@ class TableState(Work):
             return True
         parts = self._ahead.setdefault(version, []) if is_ahead else self._late
         parts.append(value)
-        if sum(map(len, parts)) > 2 * len(parts[0]):  # What is set again takes no more memory.
+        if sum([len(one.ids) for one in parts]) > 2 * len(parts[0].ids):  # What is set again takes no more memory.
             parts[:] = [_last_of(parts)]
         return False
 
@@ -375,8 +386,8 @@ class TableState(Work):
         ahead, late = self._ahead.pop(self.version, []), self._late
         self._late = []
         for parts in (ahead, late):
-            for ids, values in _last_of(parts).batches(self.piece_rows) if parts else ():
-                self._write(Rows(ids, values))
+            for part in batches([_last_of(parts)], self.piece_rows) if parts else ():
+                self._write(part)
                 yield
         if self._late:  # It came meanwhile, and holds now: so the update ends.
             self._write(_last_of(self._late))
@@ -386,7 +397,7 @@ class TableState(Work):
         """Sets rows; `only_new`: those that were never set."""
         self._updated = []
         arrays, history, given = self.rows.arrays, self.rows.history, self.spec.given
-        ids, values = value.ids, value.values
+        ids, values, _ = value
         known = self.rows.find(ids) >= 0
         if only_new:
             ids, values, known = ids[~known], values[~known], known[~known]

@@ -50,7 +50,7 @@ class TableUpdate(NamedTuple):
     gradient it is, where each is applied by itself."""
 
     step: int
-    total: Rows | None
+    total: list[Rows] | None
     slot: int | None = None
 
 
@@ -69,11 +69,11 @@ class TableSteps:
         """How many steps every slot is through with."""
         self._is_sync, self._chunk_rows, self._key = is_sync, chunk_rows, key
         self._by_slot = merge is Merge.SLOT
-        self._waiting: dict[tuple[int, int], Rows | None] = {}
+        self._waiting: dict[tuple[int, int], list[Rows] | None] = {}
         self.open: dict[tuple[int, int], Chunks] = {}
         """Pushes that have come in part, by number of the slot and step."""
         self._merged = 0
-        self._total: Rows | None = None
+        self._total: list[Rows] | None = None
 
     def begin_at(self, version: int) -> None:
         """Where nobody has said anything, steps begin at a version."""
@@ -105,7 +105,7 @@ class TableSteps:
     def _where(self, slot: int, step: int) -> str:
         return f"slot {slot}, key {self._key!r}, step {step}"
 
-    def join(self, slot: int, step: int, rows: tuple[Array, Array], run: Run) -> Rows | None:
+    def join(self, slot: int, step: int, rows: tuple[Array, Array], run: Run) -> list[Rows] | None:
         """Takes in a run of some of the chunks of a push that is new: all rows, once they are complete. Raises
         PushRefusedError where it contradicts what is there."""
         of, where = (self.counts.indices[slot], step), self._where(slot, step)
@@ -118,9 +118,9 @@ class TableSteps:
         if not whole:
             return None
         del self.open[of]
-        return Rows.of(whole)
+        return [Rows(*part) for part in whole]
 
-    def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
+    def accept(self, slot: int, step: int, gradient: list[Rows] | None) -> bool:
         """Takes in what `check` finds new: a slot's gradient, or None for nothing. True if it may be due at once."""
         index = self.counts.indices[slot]
         arrived, first = self.counts.arrived[index], step
@@ -147,7 +147,7 @@ class TableSteps:
             self._total = gradient
             return 0
         self._total = merged(self._total, gradient)
-        return self._total.size
+        return sum([part.values.size for part in gradient])
 
     def due(self) -> TableUpdate | None:
         """The next update, once `merge_next` has completed it. It stays the next one until `advance`."""

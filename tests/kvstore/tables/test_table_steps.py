@@ -33,9 +33,9 @@ def test_a_push_is_whole_when_all_its_chunks_have_come_in_any_order(order: np.nd
         assert not parts
         rows = np.array([3 * number]), np.full((1, 2), number, np.float32)
         parts = list(push.add(number, 1, 1, rows, "slot 0"))
-    whole = Rows.of(parts)
-    assert np.array_equal(whole.ids, 3 * np.arange(RUNS))
-    assert np.array_equal(whole.values[:, 0], np.arange(RUNS))
+    ids, values = map(np.concatenate, zip(*parts, strict=True))
+    assert np.array_equal(ids, 3 * np.arange(RUNS))
+    assert np.array_equal(values[:, 0], np.arange(RUNS))
 
 
 class Table:
@@ -91,7 +91,7 @@ def test_of_each_row_the_last_value_that_was_set_holds_at_its_version(sets: list
     for number, ids in enumerate(sets, 1):
         assert not table.set(1, number, *ids)
         model |= dict.fromkeys(ids, float(number))
-        assert sum(map(len, table.state._ahead[1])) <= 2 * ROWS, "what is set again takes no more memory"
+        assert sum(len(one.ids) for one in table.state._ahead[1]) <= 2 * ROWS, "what is set again takes no more memory"
     assert table.state.sets_waiting == int(bool(sets))
     assert table.read(*range(ROWS)) == [0.0] * ROWS
     table.step(0)
@@ -125,6 +125,38 @@ def answered(table: Table, wait: PullWait) -> list[float]:
     assert run is not None
     (payload,) = run.source.read(0, run.nbytes)
     return np.frombuffer(payload, np.float32).reshape(-1, WIDTH)[:, 0].tolist()
+
+
+@pytest.mark.parametrize("common", [0, 1, 10])
+def test_rows_that_two_slots_push_are_updated_once_and_both_slots_get_them(common: int) -> None:
+    description = store_of(
+        [constant(table_of("w", (ROWS, WIDTH), 2), 0.0)], slots=2, shards=1, rule="momentum", hyper={"lr": 1.0}
+    )
+    (table,) = JobShard(msgspec.structs.replace(description, hyper={"lr": 1.0, "momentum": 0.5}), 0).tables.values()
+    velocity, values = np.zeros(ROWS, np.float32), np.zeros(ROWS, np.float32)
+    pushed = [range(ROWS), range(ROWS)], [range(20), range(20 - common, 40 - common)]
+    for step, ids in enumerate(pushed):
+        waits, total = (
+            [PullWait(None, slot, step + 1, slot=slot, state=False, reading=Reading.OWN) for slot in (0, 1)],
+            {},
+        )
+        for wait, own in zip(waits, ids, strict=True):
+            wait.ids = np.array(own)
+            table.pulls.wait_for(wait)
+            assert table.accept(wait.slot, step, rows_at(own, wait.slot + 1.0))
+            total |= {row: total.get(row, 0.0) + wait.slot + 1.0 for row in own}
+        assert ended(table.merging())
+        for row, number in total.items():
+            velocity[row] = 0.5 * velocity[row] + number
+            values[row] -= velocity[row]
+        for wait in table.answerable():
+            (run,) = table.answers(wait)
+            assert run is not None
+            (payload,) = run.source.read(0, run.nbytes)
+            found = np.frombuffer(payload, np.float32).reshape(-1, WIDTH)
+            assert found[:, 0].tolist() == found[:, 1].tolist() == values[wait.ids].tolist()
+    for name, wanted in ((None, values), ("momentum", velocity)):
+        assert ended(table.reading(np.arange(ROWS), name))[:, 1].tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize(

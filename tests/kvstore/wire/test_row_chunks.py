@@ -10,7 +10,7 @@ import pytest
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows, is_ascending, merged
+from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows, batches, is_ascending, merged, own_rows
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, Run, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
@@ -40,6 +40,11 @@ def packed(rows: Rows, cut: RowLayout, picked: Array | None = None) -> memoryvie
     return memoryview(b"".join(source.read(0, source.nbytes)))
 
 
+def joined(parts: list[Rows]) -> list[Array]:
+    """All rows that are in parts, one behind the other."""
+    return [np.concatenate(arrays) for arrays in zip(*map(own_rows, parts), strict=True)]
+
+
 @pytest.mark.parametrize("count", [0, 1, 6, 7, 8, 40])
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("shards", [1, 3])
@@ -58,16 +63,14 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
         came = unpacked_rows(run, cut, shards - 1, "t")
         assert not whole
         whole = list(push.add(low, high - low, 7, came, "here"))
-    together = Rows.of(whole)
-    pieces = list(together.batches(3))
-    assert all(len(ids) == len(values) <= 3 for ids, values in pieces)
-    for found in (together.ids, np.concatenate([together.ids[:0], *(ids for ids, _ in pieces)])):
-        assert np.array_equal(found, ids[picked] // shards)
-    wanted = rows.values[picked]
-    assert np.array_equal(np.concatenate([wanted[:0], *(values for _, values in pieces)]), wanted)
-    assert (len(together), together.size) == (mine, wanted.size)
-    assert np.array_equal(together.values, wanted)
-    assert np.array_equal(merged(together, Rows(together.ids, wanted)).values, wanted + wanted)
+    parts, wanted = [Rows(*part) for part in whole], rows.values[picked]
+    pieces = batches(parts, 3)
+    assert all(len(part.ids) == len(part.values) <= 3 for part in pieces)
+    for found in (parts, pieces):
+        assert np.array_equal(joined(found)[0], ids[picked] // shards)
+        assert np.array_equal(joined(found)[1], wanted)
+    total = merged(parts, [Rows(ids[picked] // shards, wanted.copy())])
+    assert np.array_equal(joined(total)[1], wanted + wanted)
     of_ids = memoryview(ids[picked].tobytes())
     asked = [unpacked_ids(run, cut, shards - 1, "t") for run in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)]
     assert np.array_equal(np.concatenate(asked), ids[picked] // shards)
@@ -93,7 +96,6 @@ def test_what_came_as_one_run_stays_where_it_arrived() -> None:
     push = Chunks(6)
     assert not push.add(0, 2, 7, parts[0], "here")
     assert push.add(2, 4, 7, parts[1], "here") == parts
-    assert Rows.of(parts).batches(40) == parts
 
 
 def some_rows(ids: list[int]) -> tuple[Array, Array]:
@@ -107,10 +109,10 @@ def test_chunks_that_came_before_are_left_out_whatever_runs_they_come_in_again()
         assert not push.add(chunk, 1, 3, some_rows(ids[3 * chunk : 3 * chunk + 3]), "here")
     again = some_rows(ids)
     again[1][:] += 1
-    found = Rows.of(push.add(0, 6, 3, again, "here"))
-    assert found.ids.tolist() == ids
+    found, values = joined([Rows(*part) for part in push.add(0, 6, 3, again, "here")])
+    assert found.tolist() == ids
     before = {13, 14, 15, 22, 23, 24}
-    assert found.values[:, 0].tolist() == [one if one in before else one + 1 for one in ids]
+    assert values[:, 0].tolist() == [one if one in before else one + 1 for one in ids]
 
 
 @pytest.mark.parametrize(("there", "first", "ids"), [((0, [5, 6]), 1, [6, 7]), ((2, [5, 6]), 0, [1, 2, 3, 5])])
@@ -124,28 +126,30 @@ def test_rows_that_are_not_between_those_beside_them_are_refused(
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, MOST_PARTS + 3])
-@pytest.mark.parametrize("count", [0, 1, 30, 120])
-def test_a_sum_of_pushes_is_that_of_their_rows_in_order(slots: int, count: int) -> None:
+@pytest.mark.parametrize(("count", "among"), [(0, 200), (1, 200), (30, 200), (120, 200), (30, 3000), (120, 3000)])
+def test_a_sum_of_pushes_is_that_of_their_rows_in_order(slots: int, count: int, among: int) -> None:
+    """Of many ids few are common: those stay where they came, as zeros, and are named."""
     draw = np.random.default_rng(count)
-    pushes = []
+    pushes, wanted = [], {}
     for _ in range(slots):
-        ids = np.sort(draw.choice(200, count, replace=False))
+        ids = np.sort(draw.choice(among, count, replace=False))
         values = draw.standard_normal((count, 3)).astype(np.float32)
         middle = int(draw.integers(count + 1))
-        pushes.append(Rows.of([(ids[:middle], values[:middle]), (ids[middle:], values[middle:])]))
-    wanted: dict[int, Array] = {}
-    for rows in pushes:
-        for row, value in zip(rows.ids.tolist(), rows.values, strict=True):
+        pushes.append([Rows(ids[:middle], values[:middle]), Rows(ids[middle:], values[middle:])])
+        for row, value in zip(ids.tolist(), values, strict=True):
             wanted[row] = wanted[row] + value if row in wanted else value.copy()
-    total, *others = [Rows.of([(ids, values.copy()) for ids, values in rows.parts]) for rows in pushes]
-    for other in others:
-        before = other.values.copy()
-        total = merged(total, Rows(other.ids, other.values))
-        assert np.array_equal(other.values, before) or slots > 2, "what is added is not written while it is"
-    assert all(is_ascending(ids) for ids, _ in total.parts)
-    assert sorted(total.ids.tolist()) == sorted(wanted)
-    for row, value in zip(total.ids.tolist(), total.values, strict=True):
+    total = pushes[0]
+    for other in pushes[1:]:
+        total = merged(total, other)
+    assert all(is_ascending(part.ids) for part in total)
+    ids, values = joined(total)
+    assert sorted(ids.tolist()) == sorted(wanted)
+    for row, value in zip(ids.tolist(), values, strict=True):
         assert np.array_equal(value, wanted[row])
+    elsewhere = [part.values[part.elsewhere] for part in total if part.elsewhere is not None]
+    assert not any(part.any() for part in elsewhere)
+    if slots in {2, 3} and count == 120:
+        assert bool(elsewhere) is (among == 3000)
 
 
 @pytest.mark.parametrize(
