@@ -270,10 +270,14 @@ class SlotSteps:
             except BaseException:
                 self._to_end.update(ended)
                 raise
-            result.hook_failure(partial(self._end_failed, ended))
+            result.before_end(partial(self._end_ended, ended))
         return result
 
-    def _end_failed(self, ended: Sequence[tuple[int, list[str]]], error: BaseException) -> None:
+    def _end_ended(self, ended: Sequence[tuple[int, list[str]]], result: Future[Any]) -> None:
+        """If it has failed, the steps are to be ended again."""
+        error = error_of(result)
+        if error is None:
+            return
         with self._lock:
             self._to_end.update(ended)
         if isinstance(error, StoreRefusedError):
