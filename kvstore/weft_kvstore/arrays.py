@@ -80,14 +80,6 @@ def greatest(numbers: Array) -> int:
     return max(numbers.ravel().tolist()) if numbers.size <= FEW else int(numbers.max())
 
 
-def extremes(numbers: Array) -> tuple[list[int], list[int]]:
-    """The least and the greatest of each row of int64 numbers (rows, n)."""
-    if numbers.size <= FEW:
-        rows = numbers.tolist()
-        return [*map(min, rows)], [*map(max, rows)]
-    return np.minimum.reduce(numbers, axis=1).tolist(), np.maximum.reduce(numbers, axis=1).tolist()
-
-
 # --- Sets of numbers as runs of adjacent ones -------------------------------------------------------------------------
 
 
@@ -140,16 +132,14 @@ class Ranges:
 
     def remove(self, first: int, stop: int) -> bool:
         """Whether none is left."""
-        if len(self._first) == 1 and first <= self._first[0] and self._stop[0] <= stop:
-            self._first.clear()
-            self._stop.clear()
-            return True
         low, high = bisect_right(self._stop, first), bisect_left(self._first, stop)
-        if low >= high:
-            return not self._first
-        left, right = (self._first[low], first), (stop, self._stop[high - 1])
-        kept = [one for one in (left, right) if one[0] < one[1]]
-        self._first[low:high], self._stop[low:high] = [one[0] for one in kept], [one[1] for one in kept]
+        if low < high:
+            begin, end = self._first[low], self._stop[high - 1]
+            left, right = begin < first, stop < end
+            self._first[low:high], self._stop[low:high] = (
+                [begin] * left + [stop] * right,
+                [first] * left + [end] * right,
+            )
         return not self._first
 
 
@@ -164,8 +154,12 @@ def ranges_where(wanted: Array, offset: int = 0) -> list[Range]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def ranges_alike(values: Array, offset: int = 0) -> list[tuple[int, int, int]]:
-    """Runs of equal numbers (n): first, stop and number, places numbered from `offset`."""
+Alike: TypeAlias = tuple[int, int, int]
+"""From the first to before the second, of which all have the third."""
+
+
+def ranges_alike(values: Array, offset: int = 0) -> list[Alike]:
+    """Runs of equal numbers (n), places numbered from `offset`."""
     count = len(values)
     if not count:
         return []

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, Range, Segment, extremes, ranges_alike, ranges_where
+from weft_kvstore.arrays import FEW, Array, Range, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket.pulls import BucketPulls
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps, contradiction
@@ -135,7 +135,7 @@ class Bucket:
         index, is_sync = steps.indices.get(slot), self.spec.is_sync
         if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
             arrived = steps.arrived[:, first:stop]
-            least, greatest = extremes(arrived)
+            least, greatest = _extremes(arrived)
             is_next = least[index] == greatest[index] == step
             if is_next and (not is_sync or step <= min(least) + STEPS_AHEAD):  # As nearly all are.
                 arrived[index] = step + 1
@@ -169,11 +169,12 @@ class Bucket:
         if index not in there or len(there) == len(self.spec.slots):
             return
         segments = [self._waiting[one, step].take(first, stop) for one in there]
-        those = [at for at, some in enumerate(segments) if any(_is_to_add(one) for one in some)]
-        covered = [sum(one.stop - one.first for one in segments[at] if _is_to_add(one)) for at in those]
-        if len(those) >= KEPT_GRADIENTS and min(covered) == stop - first:
-            last = those[-1]
-            total = Gradient(self.bounds, first, stop, [self._layer(segments[at]) for at in those]).total()
+        to_add = {at: [one for one in some if _is_to_add(one)] for at, some in enumerate(segments)}
+        layers = [[*map(self._widened, some)] for some in to_add.values() if some]
+        covered = [sum(one.stop - one.first for one in layer) for layer in layers]
+        if len(layers) >= KEPT_GRADIENTS and min(covered) == stop - first:
+            last = max(at for at, some in to_add.items() if some)
+            total = Gradient(self.bounds, first, stop, layers).total()
             for at, one in enumerate(there):
                 self._is_added(
                     one, step, [each for each in segments[at] if self.steps.through[one, each.first] <= step]
@@ -190,13 +191,6 @@ class Bucket:
         if self.spec.merge is Merge.ARRIVAL:
             return [index for index, of in self._waiting if of == step]
         return range(len(self.spec.slots))
-
-    def _layer(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Those that have elements to be added, in the type of the sum."""
-        layer = [one for one in segments if _is_to_add(one)]
-        if self._sum_dtype is not None:
-            layer = [one._replace(elements=one.elements.astype(self._sum_dtype, copy=False)) for one in layer]  # type: ignore[union-attr]
-        return layer
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
@@ -303,9 +297,9 @@ class Bucket:
         if spec.is_whole:
             first, stop = 0, self.count
         arrived, done = arrived[:, first:stop], done[first:stop]
-        least, greatest = extremes(arrived)
-        (oldest,), (newest,) = extremes(done[None])
-        behind, last = min(least), min(greatest)
+        numbers = done.tolist() if done.size <= FEW else [int(done.min()), int(done.max())]
+        least, greatest = _extremes(arrived)
+        behind, last, oldest, newest = min(least), min(greatest), min(numbers), max(numbers)
         if last <= oldest:
             return None
         low, high, step = first, stop, oldest
@@ -369,13 +363,17 @@ class Bucket:
                 del self._waiting[index, step]
             if self._gated is not None or self.applied is not None:
                 self._is_added(index, step, [one for one in segments if steps.through[index, one.first] <= step])
-            if layer := self._layer(segments):
+            layer, before = [], len(contributed)
+            for one in segments:
+                if one.elements is not None:
+                    contributed.append(one)
+                    if one.elements is not ADDED:
+                        layer.append(one if self._sum_dtype is None else self._widened(one))
+            if layer:
                 layers.append(layer)
-            those = [one for one in segments if one.elements is not None]
-            if those:
-                contributed += those
+            if len(contributed) > before:
                 contributors += 1
-                is_mixed = is_mixed or len(those) < len(segments)
+                is_mixed = is_mixed or len(contributed) - before < len(segments)
         if not is_mixed:
             gradient = Gradient(self.bounds, first, stop, layers) if layers else None
             return [SliceSum(first, stop, gradient, contributors)]
@@ -387,6 +385,11 @@ class Bucket:
             here = [layer for layer in here if layer]
             found.append(SliceSum(low, high, Gradient(self.bounds, low, high, here) if here else None, count))
         return found
+
+    def _widened(self, segment: Segment) -> Segment:
+        """In the type of the sum."""
+        assert segment.elements is not None
+        return segment._replace(elements=segment.elements.astype(self._sum_dtype or segment.elements.dtype, copy=False))
 
     def _is_added(self, index: int, step: int, segments: Sequence[Segment]) -> None:
         for first, stop, elements in segments:
@@ -421,6 +424,14 @@ class Bucket:
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
+
+
+def _extremes(numbers: Array) -> tuple[list[int], list[int]]:
+    """The least and the greatest of each row of int64 numbers (rows, n)."""
+    if numbers.size <= FEW:
+        rows = numbers.tolist()
+        return [*map(min, rows)], [*map(max, rows)]
+    return np.minimum.reduce(numbers, axis=1).tolist(), np.maximum.reduce(numbers, axis=1).tolist()
 
 
 def _is_elsewhere(segment: Segment) -> bool:

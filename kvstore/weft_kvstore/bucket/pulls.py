@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from weft_kvstore.arrays import FEW, Array, Range, Ranges, greatest, ranges_alike, ranges_where
+from weft_kvstore.arrays import Alike, Array, Ranges, greatest, ranges_alike, ranges_where
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps, listed
 from weft_kvstore.bucket.update import THE_BARRIER, BucketSpec, BucketUpdate, BucketValues, EncodedValues, UpdateSpec
@@ -351,27 +351,29 @@ class BucketPulls(WaitingPulls):
         self._sets = sets
         self._update = update
 
-    def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
-        """The open slices among these that can answer."""
+    def ready(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
+        """The open slices among these that can answer, by the version that they have for it."""
         ranges = wait.open.get(self._spec.number)
         runs = ranges.overlaps(first, stop) if ranges is not None else []
-        if len(runs) == 1:
-            return self.there(wait, *runs[0])
         if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
             return []
         return [one for run in runs for one in self.there(wait, *run)]
 
-    def there(self, wait: PullWait, first: int, stop: int) -> list[Range]:
-        """The slices among these that can answer it, all of which it asks for."""
-        if self._spec.is_sync and self._steps.slots and self._sets.complete:
-            versions = self._steps.version[first:stop]
-            numbers = versions.tolist() if stop - first <= FEW else [int(versions.min()), int(versions.max())]
-            oldest, newest = min(numbers), max(numbers)
-            if newest < wait.version:
-                return []
-            if wait.version == newest == oldest or (oldest >= wait.version and wait.reading is not Reading.EXACT):
-                return [(first, stop)]
-        return ranges_where(self.can(wait, first, stop), first)
+    def there(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
+        """The same of slices all of which it asks for."""
+        seen = self.seen(wait, first, stop)
+        if seen is None:
+            alike = [(first, stop, wait.version)]
+        else:
+            alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
+        if self._sets.complete and self._spec.mode is not Mode.STALE:
+            version, is_exact = wait.version, wait.reading is Reading.EXACT
+            if len(alike) == 1 and alike[0][2] == version:  # As nearly all are.
+                return alike
+            return [one for one in alike if one[2] == version or (one[2] > version and not is_exact)]
+        return [
+            (*some, version) for low, high, version in alike for some in ranges_where(self.can(wait, low, high), low)
+        ]
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
         """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
@@ -385,25 +387,19 @@ class BucketPulls(WaitingPulls):
                 return f"{self._spec.named(at)} is at version {self._steps.version[at]}: it has passed"
         return None
 
-    def answers(self, wait: PullWait, first: int, stop: int) -> list[AnswerRun]:
-        """What answers it for slices that are `ready`, pinned until it has arrived."""
-        update, seen = self._update, self.seen(wait, first, stop)
-        if seen is None:
-            alike = [(first, stop, wait.version)]
+    def answers(self, wait: PullWait, first: int, stop: int, version: int) -> list[AnswerRun]:
+        """What answers it for slices that are `ready`, at a version, pinned until it has arrived."""
+        update, entry = self._update, AnswerEntry(wait.request, 0, self._spec.number, version)
+        arrays: Iterable[tuple[BucketValues, int, int, AnswerEntry]]
+        if update.previous is not None and self._is_previous(wait, first, stop, version):
+            arrays = [(update.previous, first, stop, entry._replace(version=wait.version))]
+        elif wait.compressed and version and not wait.state and update.encoded is not None:
+            arrays = self._encoded(update.encoded, first, stop, entry)
+        elif wait.state:
+            names = enumerate(self._spec.state)
+            arrays = [(update.state[name], first, stop, entry._replace(array=number)) for number, name in names]
         else:
-            alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
-        arrays: list[tuple[BucketValues, int, int, AnswerEntry]] = []
-        for low, high, version in alike:
-            entry = AnswerEntry(wait.request, 0, self._spec.number, version)
-            if update.previous is not None and self._is_previous(wait, low, high, version):
-                arrays.append((update.previous, low, high, entry._replace(version=wait.version)))
-            elif wait.compressed and version and not wait.state and update.encoded is not None:
-                arrays += self._encoded(update.encoded, low, high, entry)
-            elif wait.state:
-                for number, name in enumerate(self._spec.state):
-                    arrays.append((update.state[name], low, high, entry._replace(array=number)))
-            else:
-                arrays.append((update.values, low, high, entry))
+            arrays = [(update.values, first, stop, entry)]
         all_priorities, ahead, found = self._spec.part.priorities, wait.priority * CALL_PRIORITY, []
         for values, begin, end, entry in arrays:
             for low, high, held, part, bounds in values.sections(begin, end):

@@ -94,44 +94,46 @@ class Gradient:
     of slices `first` to before `stop`, each of which some layer has; segments may go beyond. It is added where it is
     read: while a part of it is in the cache, the rule uses it, and no sum is written to memory."""
 
-    __slots__ = ("_arrays", "_starts", "count", "dtype", "first", "stop")
+    __slots__ = ("_arrays", "_starts", "count", "dtype", "first", "is_one_array", "stop")
 
     def __init__(self, bounds: Array, first: int, stop: int, layers: Sequence[Sequence[Segment]]) -> None:
         self.first, self.stop = first, stop
-        inner = {edge for layer in layers for one in layer for edge in one[:2] if first < edge < stop}
-        edges = [first, *sorted(inner), stop]
-        origin = int(bounds[first])
-        self._starts = [int(bounds[edge]) - origin for edge in edges]
-        """Where the elements begin that are the sum of the same arrays, and where the last of them end."""
-        self._arrays: list[list[Any]] = [[] for _ in edges[1:]]
+        edges = {first, stop}
         for layer in layers:
             for one in layer:
-                start, at = int(bounds[one.first]) - origin, bisect_left(edges, one.first)
-                while at < len(self._arrays) and edges[at] < one.stop:
-                    low, high = self._starts[at : at + 2]
-                    self._arrays[at].append(one.elements[low - start : high - start])  # type: ignore[index]
+                edges.add(max(one.first, first))
+                edges.add(min(one.stop, stop))
+        cuts = sorted(edges)
+        origin = int(bounds[first])
+        self._starts: list[int] = (bounds[cuts] - origin).tolist()
+        """Where the elements begin that are the sum of the same arrays, and where the last of them end."""
+        self._arrays: dict[int, list[Any]] = {}
+        """These arrays, by their place in `_starts`."""
+        for layer in layers:
+            for one in layer:
+                start, at = int(bounds[one.first]) - origin, bisect_left(cuts, one.first)
+                while at < len(cuts) - 1 and cuts[at] < one.stop:
+                    some = one.elements[self._starts[at] - start : self._starts[at + 1] - start]  # type: ignore[index]
+                    self._arrays.setdefault(at, []).append(some)
                     at += 1
         self.count = self._starts[-1]
         self.dtype: np.dtype[Any] = self._arrays[0][0].dtype
-
-    @property
-    def is_one_array(self) -> bool:
+        self.is_one_array = len(self._arrays) == len(self._arrays[0]) == 1
         """Whether all of it lies in one array already."""
-        return len(self._arrays) == len(self._arrays[0]) == 1
 
     def read(self, begin: int, end: int, out: Array) -> Array:
         """Elements `begin` to `end`: in `out`, which has as many, or a view where they lie in one array."""
         starts, low = self._starts, begin
         at = bisect_right(starts, begin) - 1
         while low < end:
-            start, high = starts[at], min(starts[at + 1], end)
-            total, *others = [array[low - start : high - start] for array in self._arrays[at]]
-            if not others and high - low == end - begin:
+            start, high, arrays = starts[at], min(starts[at + 1], end), self._arrays[at]
+            total, is_all = arrays[0][low - start : high - start], high - low == end - begin
+            if is_all and len(arrays) == 1:
                 return total  # type: ignore[no-any-return]  # it is an array
-            some = out if high - low == end - begin else out[low - begin : high - begin]
-            for other in others:
-                total = np.add(total, other, out=some)
-            if not others:
+            some = out if is_all else out[low - begin : high - begin]
+            for other in arrays[1:]:
+                total = np.add(total, other[low - start : high - start], out=some)
+            if len(arrays) == 1:
                 some[...] = total
             low, at = high, at + 1
         return out

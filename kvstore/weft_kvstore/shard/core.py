@@ -301,13 +301,15 @@ class ShardCore:
                 bucket = buckets.get(number)
                 if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
-                elif at_once and bucket.pulls.there(wait, first, first + count) == [(first, first + count)]:
-                    self.work.answer_range(wait, bucket, first, first + count)
-                    if wait.dropped:  # It has asked for too much.
-                        break
-                else:
-                    at_once = False  # Nor are the others, most probably: they are all looked at then.
+                    continue
+                found = bucket.pulls.there(wait, first, first + count) if at_once else []
+                at_once = bool(found) and found[0][:2] == (first, first + count)
+                if not at_once:  # Nor are the others, most probably: they are all looked at below.
                     wait.want(number, first, first + count)
+                    continue
+                self.work.answer_range(wait, bucket, *found[0])
+                if wait.dropped:  # It has asked for too much.
+                    break
         for wait in asked:
             if wait.open:
                 self.work.ask(wait, shard)

@@ -73,7 +73,7 @@ class Merger:
 
     def push(self, shard: JobShard, slot: int, run: Run) -> None:
         """Takes in a run of gradients of slices, and merges them; the payload's memory is taken over."""
-        bucket = shard.buckets.get(run.bucket) or shard.bucket(run.bucket)
+        bucket = shard.buckets[run.bucket] if run.bucket in shard.buckets else shard.bucket(run.bucket)
         for first, stop in bucket.push(slot, run.step, bucket.segments_of(run)):
             self.merge(bucket, first, stop)
 
@@ -269,8 +269,8 @@ class Merger:
                     pulls.forget(wait)
 
     def _answer_or_refuse(self, bucket: Bucket, wait: PullWait, first: int, stop: int) -> None:
-        for low, high in bucket.pulls.ready(wait, first, stop):
-            self.answer_range(wait, bucket, low, high)
+        for low, high, version in bucket.pulls.ready(wait, first, stop):
+            self.answer_range(wait, bucket, low, high, version)
             if wait.dropped:
                 return
         if wait.reading is Reading.EXACT:
@@ -351,13 +351,14 @@ class Merger:
             peer.forget(wait)
         self._links.waiting[peer] = None
 
-    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
-        """What slices of a bucket, which are ready, answer to a pull: one that has them open, or that has just come."""
+    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
+        """What slices of a bucket, which are ready at a version, answer to a pull: one that has them open, or that has
+        just come."""
         peer: Peer = wait.link
         outbox = peer.outbox
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
         if few or self._may_queue(wait):
-            for answer in bucket.pulls.answers(wait, first, stop):
+            for answer in bucket.pulls.answers(wait, first, stop, version):
                 peer.put(answer)
             if wait.open and wait.answered(bucket.spec.number, first, stop):
                 peer.forget(wait)

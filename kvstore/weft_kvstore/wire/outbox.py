@@ -115,15 +115,14 @@ class OutRun(Generic[E, W]):
         sent = self.sent
         if self.nbytes <= limit:
             return self.count - sent
-        return int(np.searchsorted(self.bounds[sent + 1 :], self.bounds[sent] + limit, side="right"))
+        return int(self.bounds[sent + 1 :].searchsorted(self.bounds[sent] + limit, "right"))
 
     def count_before(self, priority: int, *, equal: bool) -> int:
         """How many of the next slices are sent before a run of that priority; `equal`: also those of the same
         priority."""
         if self.priorities is None:
             return self.count - self.sent
-        found = np.searchsorted(self.priorities[self.sent :], priority, side="right" if equal else "left")
-        return max(int(found), 1)
+        return max(int(self.priorities[self.sent :].searchsorted(priority, "right" if equal else "left")), 1)
 
     def mark_sent(self, count: int) -> None:
         """Counts `count` more slices as sent."""

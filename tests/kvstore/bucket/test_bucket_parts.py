@@ -256,7 +256,7 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
         assert bucket.pulls.waits_for(wait)[1] == [2]
     for slices in bucket.accept(2, 0, Segment(0, 1, floats(1))):
         list(advanced(bucket, *slices))
-    assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
+    assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1, 2)], [(0, 1, 2)]]
 
 
 @pytest.mark.parametrize(

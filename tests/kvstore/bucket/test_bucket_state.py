@@ -195,8 +195,8 @@ class Play:
         """A reader takes some slices away with it for a while."""
         wait = PullWait(None, 1, 0, slot=0, state=self.choose.random() < 0.5, reading=Reading.OWN)
         wait.want(self.state.spec.number, 0, self.slices)
-        for first, stop in self.pulls.ready(wait, 0, self.slices):
-            for part in self.pulls.answers(wait, first, stop):
+        for first, stop, version in self.pulls.ready(wait, 0, self.slices):
+            for part in self.pulls.answers(wait, first, stop, version):
                 (payload,) = part.source.read(int(part.bounds[0]), int(part.bounds[-1]))
                 self.pinned.append((part.owner, part.count, memoryview(payload), bytes(payload)))
 

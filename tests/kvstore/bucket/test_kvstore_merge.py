@@ -143,7 +143,7 @@ def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
     assert one.bucket.pulls.waits_for(wait) == (told, [])
     assert first.tobytes() == gradient(0).tobytes()
     assert one.merge_all()
-    assert one.bucket.pulls.ready(wait, 0, 1) == [(0, 1)]
+    assert one.bucket.pulls.ready(wait, 0, 1) == [(0, 1, 1)]
 
 
 class Some(Work):

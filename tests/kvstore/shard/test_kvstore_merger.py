@@ -46,7 +46,7 @@ class Ends(Merger):
         self.answered.append(wait.request)
         yield
 
-    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
         self.answered.append(wait.request)
 
     def refuse(self, wait: PullWait, reason: str, code: FailureCode = FailureCode.PASSED) -> None:
@@ -125,10 +125,10 @@ class Loses(Ends):
         self.waits = [pull_of(number) for number in (1, 2)]
 
     def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
-        self.answer_range(wait, self.shard.buckets[0] if self.shard.buckets else None, 0, 1)  # type: ignore[arg-type]
+        self.answer_range(wait, self.shard.buckets[0] if self.shard.buckets else None, 0, 1, 1)  # type: ignore[arg-type]
         yield
 
-    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
         self.answered.append(wait.request)
         for one in self.waits:
             one.drop()

@@ -542,12 +542,12 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             staleness = description.staleness if key.staleness is None else key.staleness
             assert min(through.values()) >= wait.version - staleness, "staler than it may be"
 
-    def of_range(merger: Merger, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
+    def of_range(merger: Merger, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
         steps, part = bucket.steps, bucket.spec.part
         for number in range(first, stop):
             through = dict(zip(steps.slots, steps.through[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[int(part.key_indices[number])], through)
-        answer_range(merger, wait, bucket, first, stop)
+        answer_range(merger, wait, bucket, first, stop, version)
 
     def of_unit(merger: Merger, wait: PullWait, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
