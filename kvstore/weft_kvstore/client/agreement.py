@@ -33,8 +33,8 @@ class BarrierOperation(Operation):
     """A barrier; `nothing` are the indices of keys that the slot has nothing for.
 
     Where steps are committed (`commits`), every shard measures the step's gradient. Once all have, the outcome, which
-    is the result, is sent to all of them. A shard first answers its barrier messages, then sends its measurement, then
-    acknowledges the commit; what it has not answered is sent again on a new connection."""
+    is the result, is sent to all of them. A new connection to a shard asks for all of it again, and once the
+    outcome is known for the commit alone."""
 
     is_request = True
 
@@ -55,8 +55,7 @@ class BarrierOperation(Operation):
         if self._outcome is not None:
             self.pending[shard] = 1
             return [self._commit(self._outcome)]
-        if shard in self._measured:
-            return []
+        self._measured.pop(shard, None)  # It says it again.
         key_indices = self.reads
         messages: list[Message] = [
             Barrier(self.number, self.step, list(key_indices[begin : begin + MAX_RUNS]))

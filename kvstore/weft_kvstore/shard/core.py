@@ -26,7 +26,6 @@ from weft_kvstore.wire.messages import (
     Bye,
     Cancel,
     Commit,
-    Failed,
     FailureCode,
     Hello,
     Hyper,
@@ -62,21 +61,14 @@ def because(shard: JobShard, peer: Peer, why: Why) -> Iterator[Because]:
 def give_up(links: Links, job: Job, absent: Mapping[int, str]) -> None:
     """Fails the job's requests that wait for slots that are absent, which says in words since when."""
     for peer in job.connected if absent else ():
-        for failed in _in_vain(job.shard, peer, absent):
-            peer.cancel(failed.request)
-            links.say(peer.identity, failed)
-
-
-def _in_vain(shard: JobShard, peer: Peer, absent: Mapping[int, str]) -> list[Failed]:
-    waiting = [(request, shard.lacks(wait, absent)) for request, wait in peer.pulls.items()]
-    for request, step in peer.measures.items():
-        reason, missing = shard.step_waits_for(step)
-        waiting.append((request, (reason, [slot for slot in missing if slot in absent])))
-    return [
-        Failed(request, FailureCode.LOST, f"slot {found[1][0]} {absent[found[1][0]]}: {found[0]}"[:2048])
-        for request, found in waiting
-        if found is not None and found[1]
-    ]
+        waiting = [(request, job.shard.lacks(wait, absent)) for request, wait in peer.pulls.items()]
+        for request, step in peer.measures.items():
+            reason, missing = job.shard.step_waits_for(step)
+            waiting.append((request, (reason, [slot for slot in missing if slot in absent])))
+        for request, found in waiting:
+            if found is not None and found[1]:
+                slot = found[1][0]
+                links.fail(peer, request, FailureCode.LOST, f"slot {slot} {absent[slot]}: {found[0]}")
 
 
 # --- What a shard decides ---------------------------------------------------------------------------------------------
@@ -185,6 +177,8 @@ class ShardCore:
                 if NOBODY in message.request:  # It has repeated what it still waits for.
                     peer.cancel(*peer.unrepeated)
                     peer.unrepeated = set()
+                    for failed in peer.failed.values():
+                        self.links.say(peer.identity, failed)
             case Why():
                 for answer in because(peer.job.shard, peer, message):
                     self.links.say(peer.identity, answer)
@@ -259,7 +253,7 @@ class ShardCore:
         peer.ids_bytes += wait.ids_bytes - before
         if peer.ids_bytes > MAX_IDS_BYTES and wait.request in peer.pulls:
             detail = f"{peer.ids_bytes} bytes of ids of pulls wait already; wait for some of them"
-            self.work.refuse(wait, detail, FailureCode.REFUSED)
+            self.links.fail(peer, wait.request, FailureCode.REFUSED, detail)
 
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
         self.counts.refused += 1
@@ -295,7 +289,7 @@ class ShardCore:
             peer.open_entries += len(runs)
             if peer.open_entries > MAX_OPEN_PULLS:
                 detail = f"{MAX_OPEN_PULLS} runs of slices are asked for already; wait for some of them"
-                self.work.refuse(wait, detail, FailureCode.REFUSED)
+                self.links.fail(peer, wait.request, FailureCode.REFUSED, detail)
                 continue
             for number, first, count, chunks in runs:
                 bucket = buckets.get(number)
@@ -323,7 +317,7 @@ class ShardCore:
         try:
             self.work.push_nothing(peer.job.shard, peer.slot, barrier.step, barrier.nothing)
         except PushRefusedError as error:
-            self.links.refuse_request(peer, barrier.request, error)
+            self.links.fail(peer, barrier.request, FailureCode.REFUSED, str(error))
             return
         if peer.identity is not None:
             peer.job.stragglers.arrived(peer.slot, barrier.step, now)
@@ -342,8 +336,7 @@ class ShardCore:
         try:
             gate.arrive(peer.slot, measure.step)
         except PushRefusedError as error:
-            del peer.measures[measure.request]
-            self.links.refuse_request(peer, measure.request, error)
+            self.links.fail(peer, measure.request, FailureCode.REFUSED, str(error))
             return
         self._tell_measured(peer.job, measure.step)
 
@@ -366,7 +359,7 @@ class ShardCore:
             if shard.step_gate("Commit").commit(commit.step, norm=commit.norm, finite=commit.finite):
                 self.work.go_on(shard)
         except PushRefusedError as error:
-            self.links.refuse_request(peer, commit.request, error)
+            self.links.fail(peer, commit.request, FailureCode.REFUSED, str(error))
             return
         self._done(peer, commit.request)
 
@@ -376,7 +369,7 @@ class ShardCore:
             try:
                 peer.job.shard.live.change(peer.slot, message)
             except PushRefusedError as error:
-                self.links.refuse_request(peer, message.request, error)
+                self.links.fail(peer, message.request, FailureCode.REFUSED, str(error))
                 return
             peer.changed = message.request
         self._done(peer, message.request)

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.peer import Counts, Job, Outgoing, Peer
 from weft_kvstore.wire.codec import ProtocolError, Run, encode
-from weft_kvstore.wire.messages import Failed, FailureCode, Hello, Message, RefusalCode, Refused, Welcome
+from weft_kvstore.wire.messages import FailureCode, Hello, Message, RefusalCode, Refused, Welcome
 
 # --- The connections of a shard's job, and what is to leave on them ---------------------------------------------------
 
@@ -174,10 +173,10 @@ class Links:
         if (peer := self.peers.get(identity)) is not None:
             self.close(peer)
 
-    def refuse_request(self, peer: Peer, request: int, error: PushRefusedError) -> None:
-        """What a request asks for contradicts what is there."""
-        self.counts.refused += 1
-        self.say(peer.identity, Failed(request, FailureCode.REFUSED, str(error)[:2048]))
+    def fail(self, peer: Peer, request: int, code: FailureCode, reason: str) -> None:
+        """A request cannot be answered. What was to be sent for it is not."""
+        self.counts.refused += code is FailureCode.REFUSED
+        self.say(peer.identity, peer.fail(request, code, reason))
 
 
 # --- Who may speak with a shard: what a Hello must agree with ---------------------------------------------------------

@@ -16,7 +16,7 @@ from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run, unpacked_ids, unpacked_rows
-from weft_kvstore.wire.messages import Failed, FailureCode, PayloadKind, Reading
+from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
 # --- Merging and answering, the most urgent first and piece by piece --------------------------------------------------
 # No piece takes longer than some 50 ms, a rule's update of a whole key left out: between two of them the shard looks at
@@ -160,7 +160,7 @@ class Merger:
         if table.can_answer(wait):
             self._begin_answer(wait, table)
         elif (passed := table.passed(wait)) is not None:
-            self.refuse(wait, passed)
+            self._links.fail(wait.link, wait.request, FailureCode.PASSED, passed)
         else:
             table.pulls.wait_for(wait)
 
@@ -276,7 +276,7 @@ class Merger:
         if wait.reading is Reading.EXACT:
             passed = bucket.pulls.passed(wait, first, stop)
             if passed is not None:
-                self.refuse(wait, passed)
+                self._links.fail(wait.link, wait.request, FailureCode.PASSED, passed)
 
     def merge_table(self, table: TableState, nbytes: int = AT_ONCE_BYTES) -> None:
         """Goes on with a table, to which so many bytes have come. A few are merged at once if nothing else waits: to
@@ -364,12 +364,6 @@ class Merger:
                 peer.forget(wait)
             self._links.waiting[peer] = None
 
-    def refuse(self, wait: PullWait, reason: str, code: FailureCode = FailureCode.PASSED) -> None:
-        """A pull that can never be answered."""
-        peer: Peer = wait.link
-        peer.cancel(wait.request)
-        self._links.say(peer.identity, Failed(wait.request, code, reason[:2048]))
-
     def _may_queue(self, wait: PullWait) -> bool:
         """Whether more values may wait for the peer; if not, the pull is refused."""
         peer: Peer = wait.link
@@ -377,7 +371,7 @@ class Merger:
         if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
             return True
         detail = f"{nbytes} bytes of values in {runs} runs wait to be fetched already; wait for some of them"
-        self.refuse(wait, detail, FailureCode.REFUSED)
+        self._links.fail(peer, wait.request, FailureCode.REFUSED, detail)
         return False
 
 

@@ -1,4 +1,4 @@
-"""A client as its shard sees it: what a Hello must agree with, what its connection asks for, who is late. Pure."""
+"""A client as its shard sees it: what it asks for, what is on its way, who is late. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from weft_kvstore.wire.messages import (
     MAX_RUNS,
     Acknowledge,
     Done,
+    Failed,
+    FailureCode,
     Hello,
     Message,
     Released,
@@ -38,6 +40,9 @@ With each step that applies the runs of all that wait are looked at."""
 
 MAX_OPEN_MEASURES: Final = 64
 """The same for steps that it asks of: a worker has two under way."""
+
+MAX_FAILED: Final = 1 << 12
+"""Pulls that failed which one client may leave uncancelled; of more the earliest are forgotten."""
 
 MAX_IDS_BYTES: Final = 1 << 28
 """Ids of rows that one connection's open pulls may hold: eight of the largest that a client makes."""
@@ -69,9 +74,10 @@ class Peer:
 
     `pulls` are those not answered, `open_entries` the runs that they ask for, `ids_bytes` what their ids take. They
     outlive a connection, as what waits in `outbox` does: on the next one the client repeats those that it still waits
-    for, and no others of `unrepeated` are wanted. `acknowledge` are the frames not yet acknowledged, `done` the
-    requests carried out of which the client has not heard, `measures` the requests for what steps amount to, with the
-    step.
+    for, and no others of `unrepeated` are wanted. So do pulls that have `failed`, until the client cancels them, as it
+    does when it hears so: those that it repeats fail again. `acknowledge` are the frames not yet acknowledged, `done`
+    the requests carried out of which the client has not heard, `measures` the requests for what steps amount to, with
+    the step.
 
     `shared` is what a client of this host reads in the shard's memory, `released` what the shard reads no more in the
     client's. `connections` are the identities of those that the socket may still have: what left on them may be read.
@@ -86,6 +92,7 @@ class Peer:
         self.shared = SharedFrames(job.shard.shared_memory)
         self.connections: set[bytes] = set()
         self.pulls: dict[int, PullWait] = {}
+        self.failed: dict[int, Failed] = {}
         self.unrepeated: set[int] = set()
         self.changed = 0
         """The last request that has changed hyper-parameters."""
@@ -119,7 +126,7 @@ class Peer:
         _release(one for frame in self.outbox.frames.values() for one in frame.fragments if one.run.cancelled)
         for run in self.outbox.requeue():
             self._answers.setdefault(run.entry.request, {})[id(run)] = run
-        self.unrepeated = {*self.pulls, *self._answers}
+        self.unrepeated = {*self.pulls, *self._answers, *self.failed}
 
     def write(self, outgoing: list[Outgoing], now: float) -> None:
         """Adds what can leave now: what was carried out since the last time, as many frames of values as credit allows,
@@ -176,11 +183,22 @@ class Peer:
             if self.shared.frames:
                 self.shared.release(frame)
 
+    def fail(self, request: int, code: FailureCode, reason: str) -> Failed:
+        """A request cannot be answered, which the message says."""
+        failed = Failed(request, code, reason[:2048])
+        is_pull = request in self.pulls
+        self.cancel(request)
+        if is_pull:
+            self.failed[request] = failed
+            if len(self.failed) > MAX_FAILED:  # The client does not cancel them.
+                del self.failed[next(iter(self.failed))]
+        return failed
+
     def cancel(self, *requests: int) -> None:
         """The client waits for these no longer: what of them has not left will not."""
         for request in requests:
             self.measures.pop(request, None)
-            self.unrepeated.discard(request)
+            self.failed.pop(request, None)
             wait = self.pulls.get(request)
             if wait is not None:
                 wait.drop()

@@ -17,6 +17,7 @@ from weft_kvstore.rows.storage import TableRows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.peer import MAX_FAILED
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import (
     Barrier,
@@ -27,6 +28,7 @@ from weft_kvstore.wire.messages import (
     Ping,
     Pong,
     PushRefused,
+    Reading,
     RefusalCode,
     Refused,
     Values,
@@ -163,6 +165,18 @@ def test_what_was_pulled_and_is_cancelled_does_not_leave() -> None:
     assert peer.outbox.queued_slices == 1
     shard.say(0, Cancel([2]))
     assert peer.outbox.queued_slices == 0
+
+
+def test_of_pulls_that_failed_the_last_ones_are_kept_until_they_are_cancelled() -> None:
+    shard = Shard(a_store(slots=1))
+    shard.push(0, step=0)
+    shard.work()
+    for request in range(1, MAX_FAILED + 3):
+        shard.say(0, pull_of(request, 0, 0, reading=Reading.EXACT))
+    peer = shard.core.peers[bytes([0])]
+    assert list(peer.failed) == list(range(3, MAX_FAILED + 3))
+    shard.say(0, Cancel([3, 4]))
+    assert len(peer.failed) == MAX_FAILED - 2
 
 
 def test_a_pull_that_is_cancelled_half_sent_pins_nothing_once_its_connection_is_lost() -> None:

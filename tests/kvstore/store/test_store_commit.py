@@ -24,7 +24,7 @@ from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import StepOutcome, Store
 from weft_kvstore.wire.codec import decode_reply, decode_request
-from weft_kvstore.wire.messages import Barrier, Commit, Measure, Measured
+from weft_kvstore.wire.messages import Barrier, Commit, Done, Measure, Measured
 
 finite_squares = st.floats(min_value=0, max_value=1e300)
 
@@ -210,6 +210,27 @@ def test_a_silent_slot_fails_the_barriers_of_the_others() -> None:
         simulation.shards[0].tick(simulation.now)
     with pytest.raises(Exception, match="slot 2 has been silent"):
         waiting.result(0)
+
+
+def test_a_barrier_ends_though_a_connection_breaks_between_what_a_shard_says_of_it() -> None:
+    """It says what it has measured, and then that it has the barrier."""
+    simulation = Simulation(committed(2, slots=1, clip_norm=1.0))
+    choose = random.Random(0)
+    simulation.settle(choose)
+    barrier = simulation.stores[0].barrier(0, ["a", "b", "t"])
+    simulation.cut(0, 1)  # So the other shard measures later.
+    simulation._pump()
+    shard, connection = simulation.shards[0], simulation.connections[0, 0]
+    while connection.up:  # In one round: what is done is said with its end.
+        shard.receive(connection.identity, connection.up.popleft(), simulation.now)
+    while shard.work.work_once():
+        pass
+    while type(decode_reply(simulation.delivered[-1][1])[0]) is not Measured:
+        assert simulation.step(choose)
+    assert type(decode_reply(connection.down[0])[0]) is Done
+    simulation.cut(0, 0)
+    simulation.finish(choose, barrier)
+    assert barrier.result(0) == StepOutcome(0, 0.0, True, 1.0)
 
 
 def test_a_job_without_commits_sends_the_messages_that_it_always_sent() -> None:

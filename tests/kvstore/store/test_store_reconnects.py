@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from store_cluster import constant, key_of, store_of
+from store_cluster import constant, key_of, store_of, table_of
 from store_simulation import Simulation
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import StoreError, StoreLostError
 from weft_kvstore.settings import LinkSettings
 
 STEPS = 40
@@ -100,3 +100,34 @@ def test_a_pull_that_comes_again_twice_has_its_version_all_the_same() -> None:
     store.push("w", 2, np.ones(64, np.float32))
     simulation.settle(choose)
     np.testing.assert_array_equal(pull.result(0), np.full(64, -2, np.float32))
+
+
+@pytest.mark.parametrize("kind", ["dense", "rows"])
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_pull_whose_failure_is_lost_with_its_connection_fails_on_the_next_one(kind: str, *, hears: bool) -> None:
+    """The shard gets the ids of rows no second time. Who `hears` of it cancels the pull, and that is lost."""
+    choose = random.Random(1)
+    keys = [constant(key_of("w", (64,), 2), 0.0), constant(table_of("t", (30, 3), 2), 0.0)]
+    settings = LinkSettings(silence_s=5.0, request_timeout_s=60.0)
+    simulation = Simulation(store_of(keys, slots=2, shards=1, hyper={"lr": 1.0}), settings)
+    store = simulation.stores[0]
+    pull = store.pull("w", 1) if kind == "dense" else store.pull_rows("t", np.arange(3), 1)
+    simulation.settle(choose)
+    simulation.silent.add(1)
+    shard = simulation.shards[0]
+    peer = shard.job.peers[0]
+    while not peer.failed:
+        simulation.now += 0.1
+        while simulation.step(choose):
+            pass
+        shard.tick(simulation.now)
+    core = simulation.clients[0]
+    while hears and core.open:
+        assert simulation.step(choose)
+    assert (not core.open, len(peer.failed)) == (hears, 1)
+    simulation.cut(0, 0)
+    simulation.finish(choose, pull)
+    with pytest.raises(StoreLostError, match="slot 1 has been silent"):
+        pull.result(0)
+    simulation.settle(choose)
+    assert not peer.failed
