@@ -42,7 +42,7 @@ from weft_kvstore.futures import (
 )
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
+from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
@@ -192,13 +192,13 @@ class SlotSteps:
         return result
 
     def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
-        """Counts a step that the caller has numbered. Raises StoreRefusedError for one that shards would refuse: they
-        have seen no more steps than were begun here. Nothing of it is encoded then."""
+        """Counts a step that the caller has numbered. Raises StoreRefusedError for one that skips others: shards would
+        wait for those, and what compression leaves out is in later steps."""
         for name in names:
             begun = self._counts[name]
-            if step > begun + STEPS_AHEAD:
+            if step > begun:
                 where = self._registry.where(call, user_key(name))
-                detail = f"step {step} is more than {STEPS_AHEAD} steps ahead of step {begun}, the next of this slot"
+                detail = f"step {step} is ahead of step {begun}, the next of this slot"
                 other = f"; to go on where another process was, connect with step={step}" if begun == self.start else ""
                 raise StoreRefusedError(f"{where}: {detail}{other}")
         for name in names:
