@@ -148,7 +148,8 @@ class Links:
         self.waiting.pop(peer, None)
         if peer.job.peers.get(peer.slot) is peer:
             del peer.job.peers[peer.slot]
-        self._read_no_more(peer)
+        if self._read_no_more(peer) and self.job is peer.job:
+            self.job.shard.own(peer.slot)  # The process may write them from now on.
         peer.close()
         self.leaving.append(peer)
         if identity is not None:

@@ -135,6 +135,21 @@ def test_what_was_read_of_it_is_copied_at_a_new_connection(shard: Shard) -> None
     assert shard.values == [-1.0]
 
 
+@pytest.mark.parametrize("how", ["bye", "replaced"])
+def test_so_it_is_where_the_process_has_left(shard: Shard, how: str) -> None:
+    shard.push(0)
+    old = shard.memories[0]
+    if how == "bye":
+        shard.say(0, Bye())
+    else:
+        shard.core.links.lose(shard.identities[0])
+        assert isinstance(shard.hello(0, 1, process=7)[0], Welcome)
+    old[...] = 1000
+    assert not shard.core.links.reading
+    shard.push(1)
+    assert shard.values == [-1.0]
+
+
 def test_a_process_that_another_has_replaced_is_not_welcome_again(shard: Shard) -> None:
     """What it had under way is lost: acknowledged ids of rows, for one, are not sent again."""
     shard.core.links.lose(shard.identities[0])
