@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import platform
@@ -63,8 +64,10 @@ _log = logging.getLogger("weft.store")
 
 
 def tune_process() -> None:
-    """Sets the switch interval, and malloc's thresholds where the C library is glibc."""
+    """Sets the switch interval, and malloc's thresholds where the C library is glibc. What there is by then, modules
+    above all, stays: the garbage collector passes over it, which takes 20 ms else, again and again."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.freeze()
     if platform.libc_ver()[0] != "glibc":
         return
     mallopt = ctypes.CDLL(None).mallopt

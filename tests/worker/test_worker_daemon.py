@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -340,10 +341,12 @@ def test_the_command_line_says_which_setting_is_wrong():
     assert "--server is 'nowhere'; it should begin with http://" in result.output
 
 
-def test_a_worker_process_sets_the_switch_interval():
+def test_a_worker_process_sets_the_switch_interval_and_keeps_its_modules_from_the_garbage_collector():
     before = sys.getswitchinterval()
+    gc.unfreeze()
     try:
         tune_process()
         assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
+        assert gc.get_freeze_count() > len(sys.modules)
     finally:
         sys.setswitchinterval(before)

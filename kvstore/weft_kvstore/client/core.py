@@ -307,9 +307,10 @@ class ClientCore:
             self._delivered(link, link.shared.arrived(frame, fragments) if link.shared.frames else fragments)
 
     def _delivered(self, link: ClientLink, fragments: Sequence[SentFragment]) -> None:
-        for one in fragments:
-            if not one.run.cancelled and one.run.owner.arrived(link.shard, one.count):
-                self.end(one.run.owner, one.run.owner.result(), one.run.owner.refusal)
+        for run, _, count, *_ in fragments:
+            owner = run.owner
+            if not run.cancelled and owner.arrived(link.shard, count):
+                self.end(owner, owner.result(), owner.refusal)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A run was refused. One of several calls is sent again, call by call: most of them are right."""

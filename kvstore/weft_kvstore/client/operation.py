@@ -292,7 +292,7 @@ class KeyOperation(Operation):
 
     def arrived(self, shard: int, count: int) -> bool:
         if not self.is_pull:
-            return super().arrived(shard, count)
+            return not self.ended and self.received(shard, count)
         self._missing -= count
         if self._missing <= 0 and not self.ended:  # What was refused is acknowledged too.
             self.future.arrived = True

@@ -109,7 +109,8 @@ def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
     """What a run has of the arrays of a call, which are in the order of its keys."""
     if len(run.parts) == 1:
         (part,) = run.parts
-        return BufferSource(memoryview(arrays[part.position]).cast("B")[part.start : part.stop])  # type: ignore[arg-type]
+        memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
+        return BufferSource(memory if part.whole else memory[part.start : part.stop])
     parts: list[Any] = [arrays[part.position] for part in run.parts]
     for number, part in enumerate(run.parts):
         if not part.whole:
@@ -278,17 +279,16 @@ class KeySet:
 
     def fitting(self, given: Any, *, writable: bool = False) -> list[Array] | None:
         """The arrays of a call, one a key, where all are NumPy's, C-contiguous and of the keys' dtypes and shapes."""
-        if self.single:
-            given = (given,)
-        elif not isinstance(given, list | tuple) or len(given) != len(self.names):
+        if not self.single and (not isinstance(given, list | tuple) or len(given) != len(self.names)):
             return None
-        for array, dtype, shape in zip(given, self.dtypes, self.shapes, strict=True):
+        arrays = [given] if self.single else [*given]
+        for array, dtype, shape in zip(arrays, self.dtypes, self.shapes, strict=True):
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 return None
             flags = array.flags
             if not flags.c_contiguous or (writable and not flags.writeable):
                 return None
-        return [*given]
+        return arrays
 
     def new_arrays(self) -> list[Array]:
         """An array for each value. Raises MemoryError."""
