@@ -382,11 +382,11 @@ class ClientCore:
         return True
 
     def end(self, operation: Operation, result: Any, error: BaseException | None) -> None:
-        """Ends an operation, unless it has ended."""
+        """Ends an operation, unless it has ended. Whatever is raised meanwhile, it is in `open` or in `outcomes`."""
         if operation.ended:
             return
+        self.outcomes.append((operation, result, error))
         operation.ended = True
-        self.open.pop(operation.number, None)
         operation.close()
         if error is not None:
             self._withdraw(operation)
@@ -398,7 +398,7 @@ class ClientCore:
             self.encoders.follow(result)
         if error is None and operation.ends_step is not None:
             self.encoders.step_ended(operation.ends_step)
-        self.outcomes.append((operation, result, error))
+        self.open.pop(operation.number, None)
         if self._setting.pop(operation.number, None) is not None:
             held, self._held = self._held, []
             for one, before in held:
@@ -410,14 +410,15 @@ class ClientCore:
                     self._start(one)
 
     def end_futures(self) -> None:
-        """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits."""
-        outcomes, self.outcomes = self.outcomes, []
-        for operation, result, error in outcomes:
+        """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits. Where a
+        signal's handler raises meanwhile, another call ends all of them."""
+        for operation, result, error in self.outcomes:
             with suppress(InvalidStateError):  # A pull that has failed with a push that it waited for.
                 if error is not None:
                     operation.future.set_exception(error)
                 else:
                     operation.future.set_result(result)
+        self.outcomes.clear()
 
     def _withdraw(self, operation: Operation) -> None:
         """Cancels what has not left of an operation that fails, and its requests."""

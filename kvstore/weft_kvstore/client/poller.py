@@ -531,8 +531,10 @@ class Poller:
                         sockets.begin(now)
                         sockets.send(now)
                 finally:  # Whatever fails, nobody waits for ever.
-                    sockets.close(str(self.end_reason()))
-                    sockets.core.end_futures()
+                    try:
+                        sockets.close(str(self.end_reason()))
+                    finally:
+                        sockets.core.end_futures()
             self._call_back()
             with self._working:
                 sockets.release()

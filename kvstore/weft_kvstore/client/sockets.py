@@ -20,7 +20,7 @@ from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption import CurveKeys
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import StoreClosedError
 from weft_kvstore.process import COPIED_BYTES, EVENTS, MORE, NOW, READABLE, zeromq_context
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
@@ -314,8 +314,10 @@ class ClientSockets:
         """Fails open operations for that reason, and queues a Bye; the caller then calls `end_futures`."""
         core = self.core
         with suppress(IndexError):  # Who submits to a client that is being closed may take its operation back.
-            while operation := self.submitted.popleft():
-                core.outcomes.append((operation, None, StoreError(f"{core.name_of(operation)}: {reason}")))
+            while operation := self.submitted[0]:
+                core.outcomes.append((operation, None, StoreClosedError(f"{core.name_of(operation)}: {reason}")))
+                with suppress(ValueError):  # The same.
+                    self.submitted.remove(operation)
         core.close(reason)
 
     def release(self) -> None:

@@ -23,8 +23,8 @@ from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.client.poller import BATCH, BURST_BYTES, CALLS_BEGIN, Interrupts
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.errors import StoreError
-from weft_kvstore.futures import fail, joined, on_end, then
+from weft_kvstore.errors import StoreClosedError, StoreError
+from weft_kvstore.futures import StoreFuture, fail, joined, on_end, then
 from weft_kvstore.settings import LinkSettings
 
 KEYS = ["k0", "k1", "k2", "k3"]
@@ -521,7 +521,9 @@ def test_what_a_signals_handler_raises_as_the_work_begins_leaves_it_to_others(mo
             with pytest.raises(SystemExit):
                 one.pull("k0", 0)
             assert not poller._working._is_owned()
-            assert one._sockets.submitted
+            (begun,) = one._sockets.submitted
+        with pytest.raises(StoreClosedError, match="the store's thread failed: SystemExit: 3"):
+            begun.future.result(WAIT_S)
         poller._thread.join(WAIT_S)
         assert one.end_reason() == "the store's thread failed: SystemExit: 3"
 
@@ -542,6 +544,31 @@ def test_a_call_whose_begin_is_broken_off_ends_with_the_client(where: str, monke
                 pulled.result(WAIT_S)
         with pytest.raises(StoreError, match="the store's thread failed: SystemExit: 3"):
             pulled.result(WAIT_S)
+
+
+@pytest.mark.parametrize("where", [(KeyOperation, "close"), (StoreFuture, "set_result")])
+def test_calls_whose_end_is_broken_off_end_with_the_client(
+    where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    of, name = where
+    work, broken = getattr(of, name), []
+
+    def ends_once(one: Any, *given: Any) -> None:
+        if threading.current_thread() is threading.main_thread() and not broken:
+            broken.append(one)
+            raise SystemExit(3)
+        work(one, *given)
+
+    with two_slots() as (one, _):
+        with without_thread(one):
+            pulls = [one.pull(KEYS, 0) for _ in range(8)]
+            monkeypatch.setattr(of, name, ends_once)
+            with pytest.raises(SystemExit):
+                pulls[-1].result(WAIT_S)
+        for pulled in pulls:
+            error = pulled.exception(WAIT_S)
+            assert error is None or "the store's thread failed: SystemExit: 3" in str(error)
 
 
 def test_an_error_of_the_store_where_a_call_begins_ends_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
