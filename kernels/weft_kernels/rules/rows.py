@@ -43,6 +43,7 @@ def apply_to_rows(
             update, elements = rule.apply_over, FUSED_ELEMENTS
         arrays = (weight, *state.values())
         piece = max(elements // (weight.shape[1] * len(arrays)), 1)
+        piece = -(-len(places) // max(round(len(places) / piece), 1)) or 1  # Alike, and none of a few rows.
         # Gathered, updated and put back before they leave the cache, and the gradient is read where it is.
         room = [np.empty((min(piece, len(places)), weight.shape[1]), array.dtype) for array in arrays]
         for begin in range(0, len(places), piece):

@@ -170,32 +170,29 @@ def merged(total: list[Rows], gradient: Iterable[Rows]) -> list[Rows]:
     """The sum of both, row by row: `total` before `gradient`, and what only one has as it is. Both may be written, and
     their parts be parts of the sum.
 
-    Parts are sorted, so that one search tells which rows of another are there too; nothing is sorted again.
+    Parts ascend, so that one merge of their ids tells which rows both have.
     """
     parts = total if len(total) <= MOST_PARTS else [_in_order(total)]
     left: list[Rows] = []
     for ids, values, _ in gradient:
-        is_there: Array | None = None
+        is_there = np.zeros(len(ids), np.bool_)
         for here, sums, _ in parts:
             if not len(ids) or not len(here) or ids[0] > here[-1] or ids[-1] < here[0]:
                 continue
-            positions = here.searchsorted(ids)
-            np.minimum(positions, len(here) - 1, out=positions)
-            both = here.take(positions) == ids
-            if is_there is not None:  # A row is added once: where it is not elsewhere.
-                both &= ~is_there
-            (at,) = both.nonzero()
-            if not at.size:
-                continue
-            positions = positions.take(at)
+            both = np.concatenate((here, ids))
+            both.sort(kind="stable")  # Of two runs that ascend: one is merged into the other.
+            both = both[1:].compress(both[1:] == both[:-1])
+            at = ids.searchsorted(both)
+            at = at.compress(~is_there.take(at))  # A row is added once: where it is not elsewhere.
+            is_there[at] = True
+            positions = here.searchsorted(ids.take(at))
             summed = taken_rows(sums, positions)
             summed += taken_rows(values, at)
             put_rows(sums, positions, summed)
-            is_there = both if is_there is None else is_there | both
-        if is_there is None:
+        (at,) = is_there.nonzero()
+        if not at.size:
             left.append(Rows(ids, values))
             continue
-        (at,) = is_there.nonzero()
         values[at] = 0
         part = Rows(ids, values, at)
         left.append(part if len(at) <= FEW_ELSEWHERE * len(ids) else Rows(*own_rows(part)))
