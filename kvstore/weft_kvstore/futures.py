@@ -328,6 +328,8 @@ def hand_on(future: Future[R], ended: Future[R]) -> None:
     error = error_of(ended)
     with suppress(InvalidStateError):  # It has failed with a push that it waited for.
         if error is not None:
+            if isinstance(future, StoreFuture):
+                future.arrived = isinstance(ended, StoreFuture) and ended.arrived
             future.set_exception(error)
         else:
             future.set_result(ended.result())

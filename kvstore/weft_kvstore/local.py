@@ -42,7 +42,7 @@ LONGEST_SLEEP_S: Final = 60.0
 _log = logging.getLogger("weft.store")
 
 
-class _AtSlot(StoreCalls):
+class LocalSlot(StoreCalls):
     """A local store as one of its slots sees it; closing it closes nothing."""
 
     def __init__(self, store: LocalStore, description: StoreDescription, slot: int) -> None:
@@ -50,6 +50,10 @@ class _AtSlot(StoreCalls):
         self._memory = store._memories.setdefault(slot, self._memory)
         self.hand_to(lambda operation: store._hand_over(slot, operation), store)
         self._store = store
+
+    def at_slot(self, slot: int) -> LocalSlot:
+        """The same store as another slot sees it. Raises ValueError."""
+        return LocalSlot(self._store, self._description, slot)
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; nothing passes a socket."""
@@ -63,7 +67,7 @@ class _AtSlot(StoreCalls):
         """Nothing: the store belongs to whoever made it."""
 
 
-class LocalStore(_AtSlot):
+class LocalStore(LocalSlot):
     """Slot 0's store; `at_slot` gives the others', for several slots in one process.
 
     A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. It goes on from a
@@ -115,10 +119,6 @@ class LocalStore(_AtSlot):
         self._capture: Capture | None = None
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
         self._thread.start()
-
-    def at_slot(self, slot: int) -> StoreCalls:
-        """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
-        return _AtSlot(self, self._description, slot)
 
     def capture(
         self, step: int, captured: Callable[[Captured | MissedError], None], *, since: int | None = None

@@ -159,7 +159,7 @@ class PollWait:
         self._changes = -1
 
     def prepare(self, until: float, *, over_sockets: bool) -> None:
-        """The caller holds `_working`, so that no socket is opened or closed meanwhile."""
+        """With `over_sockets` the caller holds `_working`, so that no socket is opened or closed meanwhile."""
         if over_sockets and self._changes != self._sockets.changes:
             self._changes = self._sockets.changes
             self._poll = self._sockets.watch(self._wakeup_fd)

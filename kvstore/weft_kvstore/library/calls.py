@@ -34,8 +34,8 @@ from weft_kvstore.wire.messages import PayloadKind
 
 
 class RowCalls:
-    """The calls of a `KVStore` on rows of tables. `key` is always one table or a list. Ids on a GPU are looked at on
-    the host: that they do not fit is told by the future, and there the step does not count."""
+    """The calls of a `KVStore` on rows of tables. `key` is always one table or a list. Ids on a GPU are checked on
+    the host: where they do not fit, the future fails, and the step has to be pushed again."""
 
     def __init__(self, store: StoreCalls, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
         self._store = store

@@ -41,7 +41,7 @@ from weft_kvstore.library.arrays import (
 from weft_kvstore.library.calls import RowCalls
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
 from weft_kvstore.library.steps import Barriers, SlotSteps, await_shards, check_number, checked_priority, is_whole
-from weft_kvstore.local import LocalStore
+from weft_kvstore.local import LocalSlot, LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
@@ -146,7 +146,7 @@ class KVStore(RowCalls):
         """Another slot of a local store, which counts its own steps, from `step` on. Closing it closes nothing. Raises
         ValueError."""
         self._process.check()
-        if not isinstance(self._store, LocalStore):
+        if not isinstance(self._store, LocalSlot):
             raise StoreError(f"this store is connected as slot {self.slot}; slot {slot} takes a `connect` of its own")
         slot = int(slot) if isinstance(slot, np.integer) else slot
         return KVStore(self._store.at_slot(slot), self.description, slot, step=_whole("step", step))

@@ -24,7 +24,7 @@ from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.client.poller import BATCH, BURST_BYTES, CALLS_BEGIN, Interrupts
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreClosedError, StoreError
-from weft_kvstore.futures import StoreFuture, fail, joined, on_end, then
+from weft_kvstore.futures import StoreFuture, fail, finished, joined, on_end, then
 from weft_kvstore.settings import LinkSettings
 
 KEYS = ["k0", "k1", "k2", "k3"]
@@ -121,6 +121,15 @@ def test_a_joined_future_leads() -> None:
         assert both.result(WAIT_S).shape == (8,)
         later = then(one.pull("k3", 0), lambda _: one.push("k3", 0, GRADIENT))
         assert later.exception(WAIT_S) is None
+
+
+@pytest.mark.parametrize("arrived", [False, True])
+def test_what_ends_as_another_future_does_says_too_whether_its_gradients_have_arrived(*, arrived: bool) -> None:
+    begun: StoreFuture[int] = StoreFuture()
+    whole = then(finished(None), lambda _: begun)
+    begun.arrived = arrived
+    begun.set_exception(StoreError("too late"))
+    assert (str(whole.exception(0)), whole.arrived) == ("too late", arrived)
 
 
 def test_a_leader_that_waits_for_what_another_thread_ends_hears_of_it() -> None:

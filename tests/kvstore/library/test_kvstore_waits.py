@@ -163,7 +163,7 @@ def test_a_step_that_is_not_committed_names_the_slot_that_waits() -> None:
 
 def test_what_is_refused_names_the_slot() -> None:
     with KVStore.local(describe({"w": zero()}, slots=2, rule="sgd")) as store:
-        refused = store.at_slot(1).set("w", np.ones(2, np.float32), version=0)
+        refused = store.at_slot(1).at_slot(0).at_slot(1).set("w", np.ones(2, np.float32), version=0)
         with pytest.raises(StoreRefusedError, match=r"^slot 1: set of key 'w', version 0: "):
             refused.result(WAIT_S)
 
