@@ -59,7 +59,7 @@ def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
 
 
 MOST_ROWS_A_CALL: Final = 1 << 22
-"""Rows of a growing table that one push or pull may name on a shard: a table of fixed size has no more than its own."""
+"""Rows that a call may pull, or push to a growing table: a table of fixed size has no more than its own."""
 
 FEW_SHARDS: Final = 4
 """Up to so many shards, the ids of each are searched for one by one; with more, ids are sorted by shard."""

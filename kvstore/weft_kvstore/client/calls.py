@@ -23,11 +23,9 @@ from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import MAX_STEP
+from weft_kvstore.sharding import MOST_ROWS_A_CALL
 from weft_kvstore.store import Pulled, StepOutcome, Store, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
-
-MAX_PULLED_ROWS: Final = 1 << 22
-"""Rows of one call, at most: a shard holds the ids of what is asked until it can be answered."""
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
@@ -408,8 +406,8 @@ class StoreCalls(Store):
         version = self._checked_step(version, f"pull of rows of key {name!r}")
         where = f"slot {self._slot}: pull of rows of key {name!r}"
         count = check_ids(ids, table.key, where)
-        if len(ids) > MAX_PULLED_ROWS:
-            raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
+        if len(ids) > MOST_ROWS_A_CALL:
+            raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may have {MOST_ROWS_A_CALL}")
         return self.pull_table(table, version, (ids, count), **how)
 
     # --- What all shards are told

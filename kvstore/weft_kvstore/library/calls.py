@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.plan import TableKey
 from weft_kvstore.client.row_operation import Ids
 from weft_kvstore.description.form import UserKey
@@ -30,6 +30,7 @@ from weft_kvstore.library.arrays import (
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
 from weft_kvstore.library.steps import SlotSteps, check_number, checked_priority
 from weft_kvstore.rows.rows import check_ids
+from weft_kvstore.sharding import MOST_ROWS_A_CALL
 from weft_kvstore.wire.messages import PayloadKind
 
 
@@ -192,9 +193,10 @@ class RowCalls:
             arrays.append(table.ids)
             if sends:
                 arrays.append(table.checked_rows(values))
-            if pulls and math.prod(table.shape[: len(table.shape) - len(spec.shape) + 1]) > MAX_PULLED_ROWS:
-                rows = math.prod(form_of(table.ids)[1])
-                raise StoreRefusedError(f"{where}: {rows} rows; a call may ask for {MAX_PULLED_ROWS}")
+            if pulls or spec.growth is not None:
+                count = math.prod(table.shape[: len(table.shape) - len(spec.shape) + 1])
+                if count > MOST_ROWS_A_CALL:
+                    raise StoreRefusedError(f"{where}: {count} rows; a call may have {MOST_ROWS_A_CALL}")
         return tables, names, arrays, single
 
     def _send(

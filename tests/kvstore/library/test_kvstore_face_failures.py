@@ -36,6 +36,20 @@ def refused(future: Future[None]) -> bool:
     return isinstance(future.exception(WAIT_S), StoreRefusedError)
 
 
+def test_more_rows_of_a_growing_table_than_shards_take_at_once_are_refused(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sharding", "library.calls"):
+        monkeypatch.setattr(f"weft_kvstore.{module}.MOST_ROWS_A_CALL", 100)
+    table = Key(shape=(0, 2), rows=True, initializer=0.0, growth={})
+    (store,) = make(describe({"t": table}, rule="sgd", lr=1.0))
+    for call in (store.push_rows, store.pushpull_rows):
+        with pytest.raises(StoreRefusedError, match="of key 't': 800 rows; a call may have 100"):
+            call("t", np.arange(800), ones(800, 2))
+    store.push_rows("t", np.arange(100), ones(100, 2))
+    assert store.pull_rows("t", [99]).result(WAIT_S).tolist() == [[-1.0, -1.0]]
+
+
 def test_a_refused_row_stops_nobody(make: Make) -> None:
     stores = make(describe({"t": Key(shape=(6, 2), rows=True, initializer=0.0)}, slots=2, rule="sgd", lr=1.0))
     with pytest.raises(StoreRefusedError, match="row 6, the table has 6"):
