@@ -15,6 +15,9 @@ MAX_ROW_BYTES: Final = 1 << 22
 MAX_FRAME_BYTES: Final = 1 << 25
 """The largest payload of a frame; a peer that sends more is cut off by ZeroMQ before it is read."""
 
+MAX_SECONDS: Final = 1e9
+"""The longest deadline, or silence: 31 years."""
+
 MAX_STEP: Final = 1 << 62
 """Steps and versions are below it."""
 
@@ -93,6 +96,8 @@ class LinkSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value}")
+            if value is not None and name.endswith("_s") and value > MAX_SECONDS:
+                raise ValueError(f"{name} must be at most {MAX_SECONDS:g}, not {value}")
         if self.frame_bytes is not None and self.frame_bytes > MAX_FRAME_BYTES:
             raise ValueError(f"frame_bytes must be at most {MAX_FRAME_BYTES}, not {self.frame_bytes}")
 

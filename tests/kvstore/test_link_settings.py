@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -43,6 +44,13 @@ def test_elsewhere(endpoint: str) -> None:
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_what_is_not_above_zero_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name} must be above 0"):
+        LinkSettings(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["request_timeout_s", "ping_interval_s", "silence_s"])
+@pytest.mark.parametrize("value", [math.inf, 1e10])
+def test_a_time_that_cannot_be_counted_in_milliseconds_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"{name} must be at most 1e\+09"):
         LinkSettings(**{name: value})
 
 

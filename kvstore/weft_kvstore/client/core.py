@@ -260,6 +260,7 @@ class ClientCore:
                 self.links[shard].say(said)
         except StoreError as error:
             self.end(request, None, type(error)(f"{self.name_of(request)}: {link.name}: {error}"))
+            link.requests.pop(request.number, None)  # Also one that is kept: this shard does not take it.
             return
         if link.shard not in request.pending:
             link.requests.pop(request.number, None)

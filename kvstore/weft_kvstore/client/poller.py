@@ -487,8 +487,10 @@ class Poller:
             while not self._closing:
                 self._call_back()
                 now, is_led = time.monotonic(), self._is_led
-                # While a caller leads for long, this thread wakes less and less often.
-                due_at = now + max(GRACE_S, now - self._led_at) if is_led else self._due_at(over_sockets=False)
+                due_at = self._due_at(over_sockets=False)
+                if is_led:  # While a caller leads for long, this thread wakes less and less often, but for pings.
+                    pings_at = self._sockets.core.tick_at + GRACE_S  # The caller may be in a signal's handler.
+                    due_at = min(now + max(GRACE_S, now - self._led_at), pings_at)
                 if due_at > now:
                     own.prepare(due_at, over_sockets=False)
                 else:

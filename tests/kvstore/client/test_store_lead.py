@@ -270,13 +270,14 @@ def test_beside_a_caller_that_leads_for_long_the_thread_sleeps_for_long_and_is_w
         def sleep_for_long() -> None:
             one._poller._led_at -= WAIT_S
             own.wake()
-            wait_until(lambda: own.is_asleep and own.until > time.monotonic() + WAIT_S / 2)
+            wait_until(lambda: own.is_asleep and own.until > time.monotonic() + LinkSettings().ping_s / 2)
+            assert not own.over_sockets
             other.push("k0", 0, GRADIENT)
 
         thread = meanwhile(one, sleep_for_long)
         pulled.result(WAIT_S)
         thread.join()
-        wait_until(lambda: own.until < time.monotonic() + WAIT_S / 2)
+        wait_until(lambda: own.over_sockets)
 
 
 def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:
@@ -643,6 +644,23 @@ def test_a_shard_is_heard_before_it_can_be_silent() -> None:
             assert not core.outcomes
             sockets.receive({}, core.tick_at)
             assert len(core.outcomes) == 1
+
+
+def test_pings_leave_while_who_leads_is_in_a_signals_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_slots() as (one, other):
+        leader, core = one._poller._leader_wait, one._core
+        sleep = leader.sleep
+
+        def handled(until: float) -> None:
+            """A handler runs where a caller sleeps."""
+            monkeypatch.setattr(leader, "sleep", sleep)
+            ticks_at = core.tick_at
+            wait_until(lambda: core.tick_at > ticks_at)
+            other.push("k0", 0, GRADIENT).result(WAIT_S)
+
+        monkeypatch.setattr(leader, "sleep", handled)
+        one.push("k0", 0, GRADIENT)
+        one.pull("k0", 1).result(WAIT_S)
 
 
 def test_whatever_else_is_raised_in_the_middle_of_the_work_fails_the_client(monkeypatch: pytest.MonkeyPatch) -> None:

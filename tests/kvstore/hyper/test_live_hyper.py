@@ -436,6 +436,19 @@ def test_nor_does_a_slot_that_pushes_nothing_where_slots_go_on_by_themselves(
     assert [rates_used(one.result(0), 1) for one in pulled] == [sum(range(1, 41))] * 4
 
 
+def test_a_change_too_many_fails_and_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MAX_CHANGES", 2)
+    choose = random.Random(1)
+    simulation = Simulation(described(1, 2))
+    changes = [simulation.stores[0].set_hyper({"lr": 2.0}, step=step) for step in (7, 8, 9)]
+    simulation.finish(choose, *changes)
+    assert [changes[0].result(0), changes[1].result(0)] == [7, 8]
+    with pytest.raises(StoreRefusedError, match="2 changes wait for their steps already"):
+        changes[2].result(0)
+    simulation.settle(choose)
+    assert not any(link.requests for link in simulation.clients[0].links)
+
+
 def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
     """At every line of a change another thread may read it: what was written piece by piece was an IndexError there."""
     timeline, seen = HyperTimeline(), []
