@@ -221,6 +221,20 @@ _REMEDIES: Final = {
         ("must have the same dtype", IDS_WANTED, "expected scalar type", "should be the same"),
         OTHER_DTYPE,
     ),
+    **dict.fromkeys(
+        (
+            "shapes cannot be multiplied",
+            "size mismatch",
+            "channels, but got",
+            "must match the size of tensor",
+            "Sizes of tensors must match",
+            "is invalid for input of size",
+            "running_mean should contain",
+            "normalized_shape=",
+            "input.size(-1) must be equal to input_size",
+        ),
+        "shapes do not fit: correct the module's layers, or give it inputs of the shape that its first layer takes",
+    ),
     "expected target dtype to be Long": "labels are numbers of classes: save their column with .astype('int64')",
     "is out of bounds.": "a label is not one of the classes: correct the data, or give the module more outputs",
 }

@@ -775,6 +775,22 @@ def test_what_cannot_be_compared_is_told_how_the_comparison_is_skipped() -> None
         raise ValueError("nothing known")
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Linear(7, 3),
+        nn.Sequential(nn.Linear(8, 16), nn.Linear(12, 3)),
+        nn.Sequential(nn.Unflatten(1, (2, 4)), nn.Conv1d(3, 4, 3)),
+        nn.Sequential(nn.Unflatten(1, (2, 4)), nn.BatchNorm1d(3)),
+        nn.LayerNorm(7),
+        nn.LSTM(7, 3),
+    ],
+)
+def test_of_a_module_whose_shapes_do_not_fit_it_is_said_that_they_do_not(module: Any) -> None:
+    with pytest.raises(weft.ModuleRefusedError, match=r"Error: .*; shapes do not fit: correct the module's layers, or"):
+        weft.from_torch(module, x())
+
+
 @pytest.mark.parametrize("pixel", [0.0, 1.0])
 def test_an_example_on_which_rounding_decides_the_gradients_is_refused_and_the_exporter_is_not_blamed(
     pixel: float,
