@@ -91,9 +91,10 @@ def own_rows(part: Rows) -> tuple[Array, Array]:
 def distinct_ids(ids: Array, count: int | None) -> tuple[Array, Array | None]:
     """The distinct ids, ascending, without padding, and which of them each of the ids (n) is: (n) int64, -1 for
     padding; None where they are the same. `count`: what `before_padding` says of the ids."""
+    if count == len(ids):
+        return ids, None
     if count is not None:
-        index = np.arange(len(ids))
-        return ids[:count], None if count == len(ids) else np.where(index < count, index, -1)
+        return ids[:count], np.where(ids < 0, -1, np.arange(len(ids)))
     distinct, index = np.unique(ids, return_inverse=True)
     padding = np.count_nonzero(distinct < 0)
     return distinct[padding:], np.maximum(index - padding, -1)

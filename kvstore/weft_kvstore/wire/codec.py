@@ -249,23 +249,18 @@ def unpacked_rows(run: Run, layout: RowLayout, shard: int, key: str) -> tuple[Ar
     written: they are copied where the payload is no place for that. `key` is the key's name. Raises ProtocolError,
     naming the field.
     """
-    payload, row = run.payload, ID_BYTES + layout.row_bytes
-    _check_sizes(run, payload.nbytes, layout.rows_on(shard), layout.rows_up, row, key)
-    count = payload.nbytes // row
+    payload, indices = _unpacked(run, layout, shard, key, layout.rows_up, ID_BYTES + layout.row_bytes)
+    count = len(indices)
     values: Array = np.frombuffer(payload, layout.dtype, count * layout.width, count * ID_BYTES)
     flags = values.flags
     if not (flags.writeable and flags.aligned):
         values = values.copy()
-    return _indices(np.frombuffer(payload, layout.id_dtype, count), layout, shard, key), values.reshape(
-        count, layout.width
-    )
+    return indices, values.reshape(count, layout.width)
 
 
 def unpacked_ids(run: Run, layout: RowLayout, shard: int, key: str) -> Array:
     """The ids of a run of a pull, as indices on the shard, which ascend. Raises ProtocolError, naming the field."""
-    payload = run.payload
-    _check_sizes(run, payload.nbytes, layout.rows_on(shard), layout.ids_up, ID_BYTES, key)
-    return _indices(np.frombuffer(payload, layout.id_dtype), layout, shard, key)
+    return _unpacked(run, layout, shard, key, layout.ids_up, ID_BYTES)[1]
 
 
 def check_chunks(rows: int, chunk_rows: int, chunks: int, key: str) -> None:
@@ -274,29 +269,27 @@ def check_chunks(rows: int, chunk_rows: int, chunks: int, key: str) -> None:
         raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, chunk_rows)}")
 
 
-def _check_sizes(run: Run, nbytes: int, rows: int, chunk_rows: int, row: int, key: str) -> None:  # noqa: PLR0917
-    chunks, stop = run.chunks, run.first + run.count
-    if not 1 <= chunks <= max(-(-rows // chunk_rows), 1):
-        check_chunks(rows, chunk_rows, chunks, key)
+def _unpacked(  # noqa: PLR0917  # as those above
+    run: Run, layout: RowLayout, shard: int, key: str, chunk_rows: int, row: int
+) -> tuple[memoryview, Array]:
+    """The payload of a run of chunks of so many rows, of `row` bytes each, and the indices of their ids."""
+    payload = run.payload
+    chunks, count, stop, full = run.chunks, run.count, run.first + run.count, chunk_rows * row
+    check_chunks(layout.rows_on(shard), chunk_rows, chunks, key)
     if stop > chunks:
         raise ProtocolError(f"Push.first: chunks {run.first} to {stop - 1} of key {key!r}, there are {chunks}")
-    full = chunk_rows * row
-    last = nbytes - (run.count - 1) * full
+    last = payload.nbytes - (count - 1) * full
     is_end = 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
-    fits = last == full if stop < chunks else is_end
-    if not fits:
+    if last != full if stop < chunks else not is_end:
         detail = f"chunks {run.first} to {stop - 1} of {chunks} of key {key!r}, {full} bytes a full one"
-        raise ProtocolError(f"Push.nbytes: {nbytes} for {detail}")
-
-
-def _indices(ids: Array, layout: RowLayout, shard: int, key: str) -> Array:
-    """The indices on the shard of ids (n), which ascend: a new array, as ids are a part of a message."""
+        raise ProtocolError(f"Push.nbytes: {payload.nbytes} for {detail}")
+    ids: Array = np.frombuffer(payload, layout.id_dtype, payload.nbytes // row)
     if not ids.size:
-        return ids.copy()
+        return payload, ids
     if not is_ascending(ids):
         raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
     if layout.growth is None and not 0 <= ids[0] <= ids[-1] < layout.rows:
         raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {layout.rows}")
-    if layout.shards > 1 and not np.logical_and.reduce(layout.ids_on(shard, ids)):
+    if layout.shards > 1 and not np.logical_and.reduce(layout.shards_of(ids) == shard):
         raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {layout.shards}")
-    return layout.indices_of(ids)
+    return payload, layout.indices_of(ids)
