@@ -97,10 +97,6 @@ MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 READABLE: Final = int(zmq.POLLIN)
 EVENTS: Final = int(zmq.EVENTS)
 
-COPIED_BYTES: Final = 1 << 19
-"""A smaller part of a message is copied when it is sent. Sending without a copy wakes a thread of pyzmq once the part
-has left, which takes about as long as copying so much."""
-
 ZEROMQ_DESCRIPTORS: Final = 20
 """What a context takes, and the thread by which pyzmq learns that a message has left which it did not copy."""
 

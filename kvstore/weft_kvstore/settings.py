@@ -12,6 +12,10 @@ MAX_SLICE_BYTES: Final = 1 << 24
 MAX_ROW_BYTES: Final = 1 << 22
 """The largest row of a table: a row is not cut, and a million first values take some 50 ms."""
 
+COPIED_BYTES: Final = 1 << 19
+"""A smaller part of a message is copied when it is sent. Sending without a copy wakes a thread of pyzmq once the part
+has left, which takes about as long as copying so much."""
+
 MAX_FRAME_BYTES: Final = 1 << 25
 """The largest payload of a frame; a peer that sends more is cut off by ZeroMQ before it is read."""
 

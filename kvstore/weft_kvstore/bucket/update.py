@@ -52,7 +52,7 @@ class BucketValues:
     """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`. Where `changed` (slices, bool) is
     there, it is set for slices that are written."""
 
-    __slots__ = ("_block_of", "_blocks", "_cuts", "_edges", "_remembered", "bounds", "changed", "dtype")
+    __slots__ = ("_block_of", "_blocks", "_cuts", "_edges", "_remembered", "bounds", "changed", "dtype", "source")
 
     def __init__(self, values: Array, bounds: Array, *, in_one: bool = False, shared: bool = False) -> None:
         """`in_one`: all of it is one block, for who writes it all at once. `shared`: clients may read `values`
@@ -64,10 +64,10 @@ class BucketValues:
         self._remembered = 0
         self._edges = np.array([0, len(bounds) - 1]) if in_one else _edges(bounds * self.dtype.itemsize)
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
-        source, itemsize = BufferSource(bytes_of(values)), self.dtype.itemsize
+        self.source, itemsize = BufferSource(bytes_of(values)), self.dtype.itemsize
         starts = bounds[self._edges].tolist()
         self._blocks = [
-            Pinnable(values[start:stop], source, start * itemsize, parts, shared=shared)
+            Pinnable(values[start:stop], self.source, start * itemsize, parts, shared=shared)
             for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
         ]
 

@@ -21,11 +21,11 @@ from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreClosedError
-from weft_kvstore.process import COPIED_BYTES, EVENTS, MORE, NOW, READABLE, zeromq_context
+from weft_kvstore.process import EVENTS, MORE, NOW, READABLE, zeromq_context
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError
-from weft_kvstore.settings import MAX_FRAME_BYTES
+from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 # --- The client's socket to one shard: a DEALER, and the monitor that tells when its connection breaks ----------------

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, TypeVar, get_args
 
 import numpy as np
@@ -23,12 +24,12 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.process import COPIED_BYTES, EVENTS, MORE, NOW, READABLE, Wakeup, resident_bytes, zeromq_context
+from weft_kvstore.process import EVENTS, MORE, NOW, READABLE, Wakeup, resident_bytes, zeromq_context
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, shard_memory
 from weft_kvstore.serving.connections import Connections
-from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
+from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
@@ -257,6 +258,8 @@ class ShardServer:
             make_shared=lambda nbytes: None if self._listener is None else _shared_memory(lambda: shard_memory(nbytes)),
             stopped=stopped,
         )
+        for bucket in made.buckets.values():
+            bucket.update.values.source.wrap = partial(zmq.Frame, copy=False)
         try:
             if snapshot is not None:
                 restore(made, snapshot)

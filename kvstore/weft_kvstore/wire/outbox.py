@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import COPIED_BYTES, LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import MAX_RUNS
 
@@ -30,16 +30,30 @@ class Source(Protocol):
         """Bytes `start` to `stop`, as buffers in their order."""
 
 
+MOST_KEPT_PARTS: Final = 1024
+"""Parts of a buffer that are kept as their socket sends them: those of a step, many times over."""
+
+
 class BufferSource:
-    """Bytes of one buffer."""
+    """Bytes of one buffer. `wrap` makes what a socket sends of a large part without a copy, where the same parts are
+    sent step by step: they are kept, as to make one and to learn when it may go takes longer than to send it."""
 
-    __slots__ = ("base", "nbytes")
+    __slots__ = ("_parts", "base", "nbytes", "wrap")
 
-    def __init__(self, base: memoryview) -> None:
+    def __init__(self, base: memoryview, wrap: Callable[[memoryview], Any] | None = None) -> None:
         self.base, self.nbytes = base, base.nbytes
+        self.wrap = wrap
+        self._parts: dict[tuple[int, int], Any] = {}
 
     def read(self, start: int, stop: int) -> Sequence[Buffer]:
-        return (self.base[start:stop],)
+        if self.wrap is None or stop - start < COPIED_BYTES:
+            return (self.base[start:stop],)
+        part = self._parts.get((start, stop))
+        if part is None:
+            if len(self._parts) == MOST_KEPT_PARTS:
+                self._parts.clear()
+            part = self._parts[start, stop] = self.wrap(self.base[start:stop])
+        return (part,)
 
 
 CALL_PRIORITY: Final = 1 << 32

@@ -512,3 +512,21 @@ def test_what_is_cancelled_is_not_kept() -> None:
     assert outbox.queued_bytes == 16
     outbox.acknowledge(1, 1.0)
     assert [index for _, index, _ in drained(outbox)] == [0, 2]
+
+
+def test_large_parts_of_a_buffer_are_wrapped_once_and_the_others_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_kvstore.wire.outbox.COPIED_BYTES", 4)
+    monkeypatch.setattr("weft_kvstore.wire.outbox.MOST_KEPT_PARTS", 2)
+    wrapped: list[bytes] = []
+
+    def wrap(view: memoryview) -> memoryview:
+        wrapped.append(bytes(view))
+        return view
+
+    source = BufferSource(memoryview(b"0123456789"), wrap)
+    for start, stop in [(0, 4), (4, 10), (0, 4), (4, 10), (0, 3)]:
+        (part,) = source.read(start, stop)
+        assert bytes(part) == b"0123456789"[start:stop]
+    assert wrapped == [b"0123", b"456789"]
+    source.read(1, 9)
+    assert len(source._parts) == 1, "those of other steps are not kept for ever"
