@@ -68,6 +68,9 @@ class Links:
             self.close(peer)
             peer = None
         elif peer is not None:
+            if number and hello.session <= peer.hello.session:  # It was repeated, or comes late.
+                self.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "this connection was lost: begin a new one"))
+                return
             if peer.identity is not None:
                 self.lose(peer.identity)
             if self._read_no_more(peer):

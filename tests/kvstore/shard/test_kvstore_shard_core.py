@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -127,6 +128,29 @@ def test_numbered_messages_are_taken_in_order_and_once_and_a_missing_one_ends_th
     (refused,) = shard.say(0, Ping(), number=3)
     assert refused.code is RefusalCode.UNKNOWN_LINK
     assert not shard.core.peers
+
+
+def test_a_hello_that_is_repeated_does_not_begin_a_connection_again_that_was_lost() -> None:
+    """What its client says next would be of before: an acknowledgement of what is to be sent again ends the link."""
+    description = a_store(slots=1)
+    shard = Shard(description)
+    hello = Hello("job", 1, 0, 1, bytes(16), 2, digest(description))
+    lost, other = bytes([8]), bytes([9])
+
+    def say(identity: bytes) -> Message:
+        shard.core.receive(identity, encode(hello, None, 1), 0.0)
+        (answer,) = shard.flush()
+        assert isinstance(answer, Message)
+        return answer
+
+    assert isinstance(say(lost), Welcome)
+    assert isinstance(say(lost), Welcome), "it may not have come"
+    shard.core.links.lose(lost)
+    answer = say(lost)
+    assert isinstance(answer, Refused)
+    assert answer.code is RefusalCode.UNKNOWN_LINK
+    hello = msgspec.structs.replace(hello, session=3)
+    assert isinstance(say(other), Welcome)
 
 
 def test_bytes_under_way_to_a_peer_that_was_lost_are_not_written() -> None:
