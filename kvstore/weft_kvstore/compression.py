@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import ml_dtypes
 import numpy as np
@@ -93,9 +93,13 @@ class Codec(ABC):
                 kept, sent = residual[low:high], received[: high - low]
                 total = np.add(total, kept, out=scratch[: high - low])
                 is_finite = self._encode(total, payload, keeps=True)
-                self._decode(payload, sent)
-                np.subtract(total, sent, out=kept, where=is_finite or np.isfinite(total))
+                self._keep(total, payload, kept, sent, True if is_finite else np.isfinite(total))
         return out
+
+    def _keep(self, total: Array, payload: Array, kept: Array, sent: Array, where: Array | Literal[True]) -> None:
+        """Writes what the bytes of a block leave out of `total`, where that is finite; in `sent` what they have."""
+        self._decode(payload, sent)
+        np.subtract(total, sent, out=kept, where=where)
 
     def decode(self, payload: Buffer | Array, bounds: Array) -> Array:
         """The slices' elements. Raises PayloadError for bytes that no encoder writes."""
@@ -280,6 +284,13 @@ class TopK(Codec):
         indices[:] = largest = _largest(total.view(self._bits) & self._unsigned, indices.size)
         values[:] = total[largest]
         return bool(np.isfinite(values).all())
+
+    def _keep(self, total: Array, payload: Array, kept: Array, sent: Array, where: Array | Literal[True]) -> None:
+        if where is not True:
+            super()._keep(total, payload, kept, sent, where)
+            return
+        kept[:] = total
+        kept[self._parts(payload, total.size)[0]] = 0  # Few: most of a slice need not be read back.
 
     def _decode(self, payload: Array, out: Array) -> str | None:
         indices, values = self._parts(payload, out.size)
