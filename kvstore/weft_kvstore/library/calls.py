@@ -52,7 +52,7 @@ class RowCalls:
         Rows of the same id are added up, and negative ids are padding. A table is pushed once a step; `ids` may be
         empty."""
         call = "push_rows"
-        if priority:
+        if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(call))
         sent, names, arrays, _ = self._tables(call, key, ids, rows, sends=True, pushes=True)
         return self._steps.push(call, names, step, arrays, partial(self._send, sent, priority=priority))
@@ -105,7 +105,7 @@ class RowCalls:
     ) -> Future[Any]:
         """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
         call = "pull_rows"
-        if priority:
+        if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(call))
         wanted, names, arrays, single = self._tables(call, key, ids, out=out, pulls=True)
         pull = partial(self._pull_rows, wanted, settled=settled, priority=priority, single=single)
@@ -135,7 +135,7 @@ class RowCalls:
 
         The result are the new rows of `ids`, or of `pull_ids`, such as those of the next batch."""
         call = "pushpull_rows"
-        if priority:
+        if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(call))
         is_same = pull_ids is None
         sent, names, arrays, single = self._tables(

@@ -238,7 +238,7 @@ class KVStore(RowCalls):
         when the shards have the gradient, which may be before they apply it.
         """
         call = "push"
-        if priority:
+        if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(call))
         return self._push(call, self._registry.key_set(key, call, pushes=True), gradient, step, priority)
 
@@ -286,7 +286,7 @@ class KVStore(RowCalls):
         for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
         """
         call = "pull"
-        if priority:
+        if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(call))
         return self._pull(call, self._registry.key_set(key, call), out, version, settled=settled, priority=priority)
 
@@ -340,7 +340,7 @@ class KVStore(RowCalls):
     ) -> Future[Any]:
         """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
         call = "pushpull"
-        if priority:
+        if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(call))
         keys = self._registry.key_set(key, call, pushes=True)
         arrays = None if keys.has_half or len(keys.names) > MAX_RUNS else keys.fitting(gradient)

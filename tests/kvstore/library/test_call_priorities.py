@@ -28,13 +28,14 @@ def test_values_are_the_same_at_any_priority(kind: str, number: type[Any]) -> No
         store.push("w", ONES, priority=number(-3)).result(WAIT_S)
         assert store.pull("w", priority=number(1 << 30)).result(WAIT_S).tolist() == [-1, -1]
         assert store.pushpull("w", ONES, priority=number(7)).result(WAIT_S).tolist() == [-2, -2]
+        assert store.pull("w", priority=number(0)).result(WAIT_S).tolist() == [-2, -2]
         store.push_rows("table", [1], ROWS, priority=number(2)).result(WAIT_S)
         assert store.pull_rows("table", [1, 2], priority=number(-2)).result(WAIT_S).tolist() == [[-1, -1], [0, 0]]
         rows = store.pushpull_rows("table", [1], ROWS, [2, 1], priority=number(3))
         assert rows.result(WAIT_S).tolist() == [[0, 0], [-2, -2]]
 
 
-@pytest.mark.parametrize("priority", [1.0, True, "high", (1 << 30) + 1, -(1 << 30) - 1])
+@pytest.mark.parametrize("priority", [None, 0.0, False, 1.0, True, "", "high", (1 << 30) + 1, -(1 << 30) - 1])
 @pytest.mark.parametrize(
     "call",
     [
