@@ -114,20 +114,14 @@ class Merger:
         is_set = kind == PayloadKind.VALUE
         if (is_set and run.chunks) or kind == PayloadKind.RESTORED_STATE or run.bucket in shard.tables:
             table = shard.table(run.bucket)
-            rows, chunk_rows = unpacked_rows(run, table.layout, table.shard, table.spec.key), table.layout.rows_up
-            lows = range(0, max(len(rows[0]), 1), chunk_rows)
-            parts = [Rows(*[array[low : low + chunk_rows] for array in rows]) for low in lows]
-            chunks = list(enumerate(parts, run.first))
+            rows = Rows(*unpacked_rows(run, table.layout, table.shard, table.spec.key))
             if is_set:
-                for index, _ in chunks:  # All before any.
-                    table.check_set(slot, run.step, (origin, index))
-                changed_rows = [table.set(run.step, part, (origin, index)) for index, part in chunks]
+                table.check_set(slot, run.step, origin, run.first, run.stop)
+                changed_rows = table.set(run.step, rows, origin, run.first, run.stop)
             else:
                 is_value = kind == PayloadKind.RESTORED
-                changed_rows = [
-                    table.restore(slot, run.step, part, (origin, index), is_value=is_value) for index, part in chunks
-                ]
-            if any(changed_rows):
+                changed_rows = table.restore(slot, run.step, rows, origin, run.first, run.stop, is_value=is_value)
+            if changed_rows:
                 self.merge_table(table)
                 for wait in table.answerable():
                     self._begin_answer(wait, table)

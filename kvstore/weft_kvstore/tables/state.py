@@ -322,18 +322,20 @@ class TableState(Work):
         """The version before which nothing can be set any more: an update under way has read its rows already."""
         return self.version + 1 if self._changing and self.spec.is_sync else self.version
 
-    def check_set(self, slot: int, version: int, origin: Hashable) -> None:
+    def check_set(self, slot: int, version: int, origin: Hashable, first: int = 0, stop: int = 1) -> None:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
-        if self._known_sets.new(0, 1, origin) and not self.spec.holds_at_once:
+        if self._known_sets.new(first, stop, origin) and not self.spec.holds_at_once:
             where, passed = f"slot {slot}, key {self.spec.key!r}", self._passed if version else 0
             check_version(where, version, self.version, passed, given=self.spec.given, waiting=self._ahead)
 
-    def set(self, version: int, value: Rows, origin: Hashable) -> bool:
-        """Takes in what `check_set` lets pass, once: sets it now, or keeps it for its version, or for the end of the
-        update under way. True if pulls or a merge may have waited for it."""
-        if not self._known_sets.new(0, 1, origin):
+    def set(self, version: int, rows: Rows, origin: Hashable, first: int = 0, stop: int = 1) -> bool:
+        """Takes in what `check_set` lets pass: sets it now, or keeps it for its version, or for the end of the update
+        under way. Of a call, the `origin`, these are chunks `first` to before `stop`, each of which is taken in once.
+        True if pulls or a merge may have waited for it."""
+        value = self._new_rows(rows, origin, first, stop)
+        if value is None:
             return False
-        self._known_sets.add(0, 1, origin)
+        self._known_sets.add(first, stop, origin)
         spec = self.spec
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or self._passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
@@ -349,13 +351,16 @@ class TableState(Work):
             parts[:] = [_last_of(parts)]
         return False
 
-    def restore(self, slot: int, step: int, rows: Rows, origin: Hashable, *, is_value: bool) -> bool:
-        """Of a table that nobody has pushed, once: rows of its value at version `step`, which the table has from then
-        on; or of the rule's state array number `step`, from 1, of rows that were restored. True if pulls may have
-        waited for it. Raises PushRefusedError."""
+    def restore(  # noqa: PLR0917  # as `set`
+        self, slot: int, step: int, rows: Rows, origin: Hashable, first: int = 0, stop: int = 1, *, is_value: bool
+    ) -> bool:
+        """Of a table that nobody has pushed, each chunk once: rows of its value at version `step`, which the table has
+        from then on; or of the rule's state array number `step`, from 1, of rows that were restored. True if pulls may
+        have waited for it. Raises PushRefusedError."""
         state = self.spec.state
         where = f"slot {slot}, key {self.spec.key!r}: it cannot be restored"
-        if not self._known_sets.new(0, 1, origin):
+        value = self._new_rows(rows, origin, first, stop)
+        if value is None:
             return False
         if self.spec.gate is not None:
             raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
@@ -370,16 +375,26 @@ class TableState(Work):
                 self.begin_at(step, step)
                 if self.rows.history is not None:
                     self.rows.history.begin_at(step)
-            self._write(rows)
+            self._write(value)
         else:
             if not 1 <= step <= len(state):
                 raise PushRefusedError(f"{where}: the rule has {len(state)} state arrays, not {step}")
-            numbers = self.rows.find(rows.ids)
+            numbers = self.rows.find(value.ids)
             if (numbers < 0).any():
                 raise PushRefusedError(f"{where}: there is state of rows whose values were not restored")
-            self.rows.arrays.write(state[step - 1], numbers, rows.values)
-        self._known_sets.add(0, 1, origin)
+            self.rows.arrays.write(state[step - 1], numbers, value.values)
+        self._known_sets.add(first, stop, origin)
         return is_value
+
+    def _new_rows(self, rows: Rows, origin: Hashable, first: int, stop: int) -> Rows | None:
+        """The rows of those chunks of a call that it has not set before; None where there are none."""
+        new = self._known_sets.new(first, stop, origin)
+        if new == [(first, stop)] or not new:
+            return rows if new else None
+        a_chunk = self.layout.rows_up
+        rows_of = np.concatenate([np.arange((low - first) * a_chunk, (high - first) * a_chunk) for low, high in new])
+        rows_of = rows_of[rows_of < len(rows.ids)]
+        return Rows(rows.ids.take(rows_of), rows.values.take(rows_of, axis=0))
 
     def _put_ahead(self) -> Iterator[None]:
         """Puts what was set for the version that begins, then what came during the update; stops after each piece."""

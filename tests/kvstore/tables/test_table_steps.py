@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -200,6 +201,20 @@ def test_a_value_is_taken_in_once_as_long_as_its_origin_is_known(monkeypatch: py
         table.set(0, number, origin=origin)
         seen.append(table.read()[0])
     assert seen == [0.0, 1.0, 1.0, 3.0, 4.0], "a was the first of three"
+
+
+def test_each_chunk_of_a_set_is_taken_in_once_however_many_there_are() -> None:
+    """As those of one call come again, in other runs, once somebody else has pushed."""
+    table = Table(mode=Mode.ASYNC)
+    table.state.layout = dataclasses.replace(table.state.layout, rows_up=2)
+    whole = rows_at(range(ROWS), 7.0)
+    for first in range(0, ROWS // 2 - 2):
+        part = Rows(whole.ids[2 * first : 2 * first + 2], whole.values[2 * first : 2 * first + 2])
+        assert table.state.set(0, part, "a", first, first + 1)
+    table.step(0, 0, ROWS - 1)
+    assert table.state.set(0, whole, "a", 0, ROWS // 2)
+    assert not table.state.set(0, whole, "a", 0, ROWS // 2)
+    assert table.read(*range(ROWS)) == [8.0] + [7.0] * (ROWS - 1)
 
 
 def test_an_origin_that_is_known_is_never_refused() -> None:
