@@ -14,7 +14,6 @@ from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps, listed
 from weft_kvstore.bucket.update import THE_BARRIER, BucketSpec, BucketUpdate, BucketValues, EncodedValues, UpdateSpec
 from weft_kvstore.description.records import Mode
-from weft_kvstore.rows.rows import Chunks
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin
 
@@ -23,26 +22,20 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin
 
 class PullWait:
     """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by bucket, the slices that are not answered;
-    `open_tables` the buckets that answer as one and have not. `compressed`: values may be encoded for it.
-
-    Of a table, `ids` are the places (n) of the rows on this shard, once all `chunks` of them have come.
+    `rows` are those that a pull of a table asks for (`tables.steps.AskedRows`). `compressed`: values may be encoded for
+    it.
     """
 
     __slots__ = (
-        "_chunks",
-        "chunks",
         "compressed",
         "dropped",
         "entries",
-        "ids",
-        "ids_bytes",
         "link",
-        "of_push",
         "open",
-        "open_tables",
         "priority",
         "reading",
         "request",
+        "rows",
         "slot",
         "state",
         "version",
@@ -72,25 +65,16 @@ class PullWait:
         """The call's own: answers to a higher one are sent first."""
         self.entries = 0
         """How many runs were asked for, of any length: what it costs to look at."""
-        self.ids: Array | None = None
-        self.ids_bytes = 0
-        self.chunks = 0
-        self.of_push = False
+        self.rows: Any = None
         self.open: dict[int, Ranges] = {}
-        self.open_tables: set[int] = set()
         self.dropped = False
         self.waits_in: list[WaitingPulls] = []
         """The buckets where it waits, or has waited."""
-        self._chunks: Chunks | None = None
 
     @property
     def settled(self) -> bool:
         """Whether the steps of every slot count, where slots go on by themselves."""
         return self.reading is Reading.SETTLED
-
-    @property
-    def is_answered(self) -> bool:
-        return not self.open and not self.open_tables
 
     def drop(self) -> None:
         """It was given up: nothing is kept for it."""
@@ -99,9 +83,7 @@ class PullWait:
             pulls.forget(self)
         self.waits_in = []
         self.open = {}
-        self.open_tables = set()
-        self.ids = None
-        self._chunks = None
+        self.rows = None
 
     def want(self, bucket: int, first: int, stop: int) -> None:
         """These slices have to answer."""
@@ -116,31 +98,7 @@ class PullWait:
         ranges = self.open[bucket]
         if ranges.remove(first, stop):
             del self.open[bucket]
-        return not self.open and not self.open_tables
-
-    def expect(self, bucket: int, chunks: int) -> None:
-        """So many chunks of ids will come, and then the table can answer; with 0 they are those of the gradients of
-        this pull's number, in as many chunks as these have."""
-        self.chunks = chunks
-        self.of_push = not chunks
-        self.open_tables.add(bucket)
-
-    def add_ids(self, first: int, count: int, chunk_rows: int, ids: Array) -> bool:
-        """Takes in a run of chunks of ids, each once. True when these were the last that were missing. Raises
-        PushRefusedError where they do not ascend."""
-        if self.ids is not None:
-            return False
-        if count < self.chunks:
-            self._chunks = self._chunks or Chunks(self.chunks)
-            parts = self._chunks.add(first, count, chunk_rows, (ids,), "ids of a pull")
-            self.ids_bytes += ids.nbytes
-            if not parts:
-                return False
-            ids = np.concatenate([one for (one,) in parts])
-        else:
-            self.ids_bytes += ids.nbytes
-        self.ids, self._chunks = ids, None
-        return True
+        return not self.open
 
 
 # --- What answers a pull, or a part of it -----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Job, Peer
+from weft_kvstore.tables.steps import AskedRows
 from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, parts_at, runs_of
 from weft_kvstore.wire.messages import (
     NOBODY,
@@ -242,15 +243,16 @@ class ShardCore:
     def _rows(self, peer: Peer, run: Run) -> None:
         """Gradients of rows, or ids of a pull, or both in one."""
         wait, shard = peer.pulls.get(run.request), peer.job.shard
-        before = 0 if wait is None else wait.ids_bytes
+        rows: AskedRows | None = None if wait is None else wait.rows
+        before = 0 if rows is None else rows.nbytes
         if run.payload_kind == PayloadKind.GRADIENT:
-            wait = wait if wait is not None and wait.of_push else None
+            wait = wait if rows is not None and rows.are_pushed else None
             self.work.push_rows(shard, peer.slot, run, wait)
         elif wait is not None:  # Else it was given up meanwhile.
             self.work.ask_ids(shard, wait, run)
-        if wait is None:
+        if wait is None or rows is None:
             return
-        peer.ids_bytes += wait.ids_bytes - before
+        peer.ids_bytes += rows.nbytes - before
         if peer.ids_bytes > MAX_IDS_BYTES and wait.request in peer.pulls:
             detail = f"{peer.ids_bytes} bytes of ids of pulls wait already; wait for some of them"
             self.links.fail(peer, wait.request, FailureCode.REFUSED, detail)
@@ -307,7 +309,7 @@ class ShardCore:
         for wait in asked:
             if wait.open:
                 self.work.ask(wait, shard)
-            elif not wait.open_tables:
+            elif wait.rows is None:
                 peer.forget(wait)
 
     # --- Whole steps: barriers, what they amount to, and commits

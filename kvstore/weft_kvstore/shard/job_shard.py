@@ -26,7 +26,7 @@ from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
 from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding import KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import TableSpec
+from weft_kvstore.tables.steps import AskedRows, TableSpec
 from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks
 from weft_kvstore.wire.messages import PayloadKind
 
@@ -242,7 +242,7 @@ class JobShard:
                 check_chunks(table.layout.rows_on(self.shard), table.layout.ids_up, chunks, table.spec.key)
             if wait.entries > 1:
                 raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
-            wait.expect(bucket, chunks)
+            wait.rows = AskedRows(table, chunks)
             return
         if chunks:
             raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
@@ -280,9 +280,9 @@ class JobShard:
             text, missing = self.buckets[number].pulls.waits_for(wait)
             if missing:
                 return text, missing
-        for number in sorted(wait.open_tables):
-            table = self.tables[number]
-            if wait.ids is None:
+        if wait.rows is not None:
+            table: TableState = wait.rows.table
+            if wait.rows.ids is None:
                 return f"the ids of key {table.spec.key!r} have not all come", []
             if not table.can_answer(wait):
                 return table.waits_for(wait)
@@ -301,12 +301,11 @@ class JobShard:
                 text, missing = bucket.pulls.waits_for(wait)
                 if lost := _both(missing, absent):
                     return text, lost
-        for number in wait.open_tables:
-            table = self.tables[number]
-            if (every or _both(table.spec.slots, absent)) and wait.ids is not None:
-                text, missing = table.waits_for(wait)
-                if lost := _both(missing, absent):
-                    return text, lost
+        rows = wait.rows
+        if rows is not None and rows.ids is not None and (every or _both(rows.table.spec.slots, absent)):
+            text, missing = rows.table.waits_for(wait)
+            if lost := _both(missing, absent):
+                return text, lost
         return None
 
     def step_waits_for(self, step: int) -> Reason:

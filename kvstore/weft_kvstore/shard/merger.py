@@ -80,13 +80,12 @@ class Merger:
     def push_rows(self, shard: JobShard, slot: int, run: Run, wait: PullWait | None = None) -> None:
         """Takes in a run of chunks of a push of rows; `wait` is a pull of these rows."""
         table = shard.table(run.bucket)
-        if wait is not None and (run.bucket not in wait.open_tables or run.chunks != (wait.chunks or run.chunks)):
+        if wait is not None and (wait.rows.table is not table or run.chunks != (wait.rows.chunks or run.chunks)):
             detail = f"{wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             raise ProtocolError(f"Push.request: {detail}")
         ids, values = unpacked_rows(run, table.layout, table.shard, table.spec.key)
         is_due = table.push(slot, run.step, ids, values, run)
         if wait is not None:
-            wait.chunks = run.chunks
             self._add_ids(wait, table, run, table.layout.rows_up, ids)
         if is_due:
             self.merge_table(table, values.nbytes)
@@ -139,17 +138,18 @@ class Merger:
 
     def ask_ids(self, shard: JobShard, wait: PullWait, run: Run) -> None:
         """Takes in a run of the ids of a pull, which can be answered once it has all of them."""
-        table = shard.tables.get(run.bucket)
-        if table is None or run.bucket not in wait.open_tables or wait.of_push or run.chunks != wait.chunks:
+        rows = wait.rows
+        if rows is None or rows.table.spec.number != run.bucket or rows.are_pushed or run.chunks != rows.chunks:
             raise ProtocolError(
                 f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             )
+        table: TableState = rows.table
         ids = unpacked_ids(run, table.layout, shard.shard, table.spec.key)
         self._add_ids(wait, table, run, table.layout.ids_up, ids)
 
     def _add_ids(self, wait: PullWait, table: TableState, run: Run, chunk_rows: int, ids: Array) -> None:
         """Takes in chunks of the ids of a pull: it is answered once all are here, and its version is."""
-        if not wait.add_ids(run.first, run.count, chunk_rows, ids):
+        if not wait.rows.add(run, chunk_rows, ids):
             return
         if table.can_answer(wait):
             self._begin_answer(wait, table)
@@ -340,9 +340,7 @@ class Merger:
         except (RuleFailedError, MemoryError) as error:  # Rows that are read are brought up to date by the rule.
             self._fail(error, f"answer a pull of key {table.spec.key!r}")
             return
-        wait.open_tables.discard(table.spec.number)
-        if wait.is_answered:
-            peer.forget(wait)
+        peer.forget(wait)
         self._links.waiting[peer] = None
 
     def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:

@@ -172,7 +172,7 @@ class Peer:
     def forget(self, wait: PullWait) -> None:
         """A pull is not open any more."""
         if self.pulls.pop(wait.request, None) is not None:
-            self.ids_bytes -= wait.ids_bytes
+            self.ids_bytes -= 0 if wait.rows is None else wait.rows.nbytes
             self.open_entries -= wait.entries
 
     def arrived(self, frames: Sequence[int], now: float) -> None:
@@ -201,8 +201,8 @@ class Peer:
             self.failed.pop(request, None)
             wait = self.pulls.get(request)
             if wait is not None:
-                wait.drop()
                 self.forget(wait)
+                wait.drop()
             for run in self._answers.pop(request, {}).values():
                 self.outbox.cancel(run)
                 run.owner.release(run.begin + run.sent, run.waiting)

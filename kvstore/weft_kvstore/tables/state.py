@@ -470,7 +470,7 @@ class TableState(Work):
     def answers(self, wait: PullWait) -> Iterator[AnswerRun | None]:
         """What answers a pull that can be answered; None between two pieces."""
         layout, spec = self.layout, self.spec
-        indices = np.zeros(0, layout.id_dtype) if wait.ids is None else wait.ids
+        indices: Array = wait.rows.ids
         chunk_rows = layout.rows_down
         at_once = max(self.piece_rows // chunk_rows, 1) * chunk_rows
         seen = None if spec.is_sync else self.pulls.seen(wait)
@@ -495,18 +495,17 @@ class TableState(Work):
     def fits_one_piece(self, wait: PullWait) -> bool:
         """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""
         history = self.rows.history
-        if wait.ids is None:
-            return True
-        if len(wait.ids) * (len(self.spec.state) if wait.state else 1) > self.piece_rows:
+        ids: Array = wait.rows.ids
+        if len(ids) * (len(self.spec.state) if wait.state else 1) > self.piece_rows:
             return False
-        return history is None or history.work_of(self.rows.find(wait.ids), self.layout.width) <= WORK_ELEMENTS
+        return history is None or history.work_of(self.rows.find(ids), self.layout.width) <= WORK_ELEMENTS
 
     def lacks_rows(self, indices: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""
         return self.spec.given and not self.rows.has_all(indices)
 
     def _lacks(self, wait: PullWait) -> bool:
-        return wait.ids is not None and self.lacks_rows(wait.ids)
+        return wait.rows is not None and self.lacks_rows(wait.rows.ids)
 
     def reading(self, indices: Array, name: str | None) -> Generator[None, None, Array]:
         """Rows (n, width) as they are now, or their state of that name; stops after each piece. Raises

@@ -1,11 +1,13 @@
-"""A table's steps: how they are merged and applied, and pushes of rows put together from chunks. Pure."""
+"""A table's steps: how they are merged and applied, and pushes and pulls put together from chunks. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.steps import BucketSteps, contradiction
@@ -52,6 +54,41 @@ class TableUpdate(NamedTuple):
     step: int
     total: list[Rows] | None
     slot: int | None = None
+
+
+class AskedRows:
+    """The rows that a pull asks a table for: `ids` are their indices on this shard (n), once all `chunks` of them have
+    come, which have `nbytes`. Where they are those that the same request pushes (`are_pushed`), there are as many
+    chunks as of these, 0 before the first."""
+
+    __slots__ = ("_parts", "are_pushed", "chunks", "ids", "nbytes", "table")
+
+    def __init__(self, table: Any, chunks: int) -> None:
+        """`table` is a `TableState`."""
+        self.table = table
+        self.chunks = chunks
+        self.are_pushed = not chunks
+        self.ids: Array | None = None
+        self.nbytes = 0
+        self._parts: Chunks | None = None
+
+    def add(self, run: Run, chunk_rows: int, ids: Array) -> bool:
+        """Takes in a run of chunks of the ids, each once. True when these were the last that were missing. Raises
+        PushRefusedError where they do not ascend."""
+        if self.ids is not None:
+            return False
+        self.chunks = run.chunks
+        if run.count < run.chunks:
+            self._parts = self._parts or Chunks(run.chunks)
+            parts = self._parts.add(run.first, run.count, chunk_rows, (ids,), "ids of a pull")
+            self.nbytes += ids.nbytes
+            if not parts:
+                return False
+            ids = np.concatenate([one for (one,) in parts])
+        else:
+            self.nbytes += ids.nbytes
+        self.ids, self._parts = ids, None
+        return True
 
 
 # --- Which steps of a table are in, merged and applied: all slots together, or each by itself -------------------------

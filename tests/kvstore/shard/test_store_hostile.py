@@ -468,7 +468,7 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         job = shard.server._core.job
         waits = job.shard.table(TABLE).pulls.waits
         assert len(waits) <= 130
-        assert all(wait.ids is None for wait in waits if wait.dropped)
+        assert all(wait.rows is None for wait in waits if wait.dropped)
         assert [one.ids_bytes for one in shard.server._core.peers.values()] == [0, 0, 0]
 
 

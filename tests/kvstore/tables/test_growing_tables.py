@@ -35,6 +35,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables.steps import AskedRows
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
@@ -86,7 +87,8 @@ def push(table: TableState, step: int, ids: Array, values: Array, slot: int = 0)
 def pulled(table: TableState, ids: Array) -> Array:
     """Rows (n, WIDTH) as the shard answers a pull of them, ids ascending, that asks for the present version."""
     wait = PullWait(None, 1, table.version, slot=0, state=False, reading=Reading.OWN)
-    wait.ids = ids
+    wait.rows = AskedRows(table, 0)
+    wait.rows.ids = ids
     assert table.can_answer(wait)
     answers = [answer for answer in table.answers(wait) if answer is not None]
     return np.concatenate([np.frombuffer(one.source.base, np.float32) for one in answers]).reshape(-1, WIDTH)
@@ -317,7 +319,7 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     job = JobShard(described(growing(), shards=2), 0)
     merger = Merger(None, str, priorities=True)  # type: ignore[arg-type]  # nobody is answered
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
-    wait.expect(0, chunks)
+    wait.rows = AskedRows(table_in(job), chunks)
     run = Run(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes())])
     with pytest.raises(ProtocolError, match=told):
         merger.ask_ids(job, wait, run)

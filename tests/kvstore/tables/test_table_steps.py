@@ -21,6 +21,7 @@ from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables.steps import AskedRows
 from weft_kvstore.wire.messages import Reading
 
 RUNS = 1024
@@ -113,7 +114,8 @@ def test_a_value_holds_at_the_version_that_it_names() -> None:
 
 def test_who_pulls_the_rows_that_were_pushed_gets_them_as_they_were_set_since() -> None:
     table, wait = Table(), PullWait(None, 1, 1, slot=0, state=False, reading=Reading.OWN)
-    wait.ids = np.array([0, 1])
+    wait.rows = AskedRows(table.state, 0)
+    wait.rows.ids = np.array([0, 1])
     table.state.pulls.wait_for(wait)
     table.step(0, 0, 1)
     assert answered(table, wait) == [1.0, 1.0]
@@ -142,7 +144,8 @@ def test_rows_that_two_slots_push_are_updated_once_and_both_slots_get_them(commo
             {},
         )
         for wait, own in zip(waits, ids, strict=True):
-            wait.ids = np.array(own)
+            wait.rows = AskedRows(table, 0)
+            wait.rows.ids = np.array(own)
             table.pulls.wait_for(wait)
             assert table.accept(wait.slot, step, rows_at(own, wait.slot + 1.0))
             total |= {row: total.get(row, 0.0) + wait.slot + 1.0 for row in own}
@@ -155,7 +158,7 @@ def test_rows_that_two_slots_push_are_updated_once_and_both_slots_get_them(commo
             assert run is not None
             (payload,) = run.source.read(0, run.nbytes)
             found = np.frombuffer(payload, np.float32).reshape(-1, WIDTH)
-            assert found[:, 0].tolist() == found[:, 1].tolist() == values[wait.ids].tolist()
+            assert found[:, 0].tolist() == found[:, 1].tolist() == values[wait.rows.ids].tolist()
     for name, wanted in ((None, values), ("momentum", velocity)):
         assert ended(table.reading(np.arange(ROWS), name))[:, 1].tolist() == wanted.tolist()
 
@@ -374,7 +377,8 @@ def test_a_cancelled_pull_is_not_asked_whether_it_is_ready() -> None:
     table = Table(given=True)
     waits = [pull_of(request) for request in range(3)]
     for one in waits:
-        one.ids = np.array([0])
+        one.rows = AskedRows(table.state, 0)
+        one.rows.ids = np.array([0])
         table.state.pulls.wait_for(one)
     waits[0].drop()
     assert table.state.answerable() == []

@@ -20,7 +20,7 @@ from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import TableSpec
+from weft_kvstore.tables.steps import AskedRows, TableSpec
 from weft_kvstore.wire.messages import Reading
 
 ROWS, WIDTH = 12, 2
@@ -130,7 +130,8 @@ def test_rows_that_were_not_admitted_are_dropped_and_counted() -> None:
 
 def is_short(table: Table, *ids: int) -> bool:
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
-    wait.ids = places_of(*ids)
+    wait.rows = AskedRows(table.state, 0)
+    wait.rows.ids = places_of(*ids)
     return table.state.fits_one_piece(wait)
 
 
