@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
 from weft_kernels.rules.record import Hyper, Rule
-from weft_kvstore.description.check import hyper_of, is_ruled, largest_finite, overflow_text, rule_of
+from weft_kvstore.description.check import hyper_of, is_ruled, largest_magnitude, magnitude_text, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 
 # --- Which numbers a hyper-parameter may be given, and by whom --------------------------------------------------------
@@ -20,7 +20,7 @@ class HyperScope:
     """The keys that have a hyper-parameter `name` from one key's changes, or where `key` is None from the job's, and
     the numbers that it may have. To make one takes a look at every key."""
 
-    __slots__ = ("_keys", "_most", "_name", "_slots", "_tightest", "names")
+    __slots__ = ("_keys", "_most", "_name", "_rule", "_slots", "_tightest", "names")
 
     def __init__(self, description: StoreDescription, key: KeyDescription | None, name: str) -> None:
         """Raises ValueError where no rule has the number."""
@@ -31,10 +31,10 @@ class HyperScope:
         if name not in rule.hyper:
             raise ValueError(f"rule {rule.name!r} has no {name!r}; it has {', '.join(sorted(rule.hyper)) or 'none'}")
         keys = [one for one in some if key is not None or (one.rule is None and name not in (one.hyper or ()))]
-        self._name, self._keys, self.names = name, keys, [one.key for one in keys]
+        self._rule, self._name, self._keys, self.names = rule, name, keys, [one.key for one in keys]
         self._slots = frozenset(range(description.slots)).intersection(*[one.slots for one in keys])
-        self._tightest = min(keys, default=None, key=lambda one: largest_finite(one, name))
-        self._most = math.inf if self._tightest is None else largest_finite(self._tightest, name)
+        self._tightest = min(keys, default=None, key=lambda one: largest_magnitude(one, rule, name))
+        self._most = math.inf if self._tightest is None else largest_magnitude(self._tightest, rule, name)
 
     def checked(self, slot: int, value: object) -> float:
         """The number that a slot gives it. Raises ValueError, which names the key, for one that is not finite in every
@@ -48,7 +48,7 @@ class HyperScope:
             raise ValueError(f"{self._name!r}: a finite number, not {value!r}")
         if abs(number) > self._most:
             assert self._tightest is not None
-            raise ValueError(overflow_text(self._tightest, self._name, number))
+            raise ValueError(magnitude_text(self._tightest, self._rule, self._name, number))
         if slot not in self._slots:
             key = next(one for one in self._keys if slot not in one.slots)
             raise ValueError(f"only slots {list(key.slots)} contribute to key {key.key!r}, and may change it")

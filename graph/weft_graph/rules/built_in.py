@@ -36,20 +36,21 @@ class BuiltIn:
 
 
 _MOMENTS: Final = MappingProxyType({"mean": 0.0, "variance": 0.0})
-_BETAS: Final = MappingProxyType({"beta1": 0.9, "beta2": 0.999})
+BETAS: Final = MappingProxyType({"beta1": 0.9, "beta2": 0.999})
+"""Numbers n of Adam's kind: an update divides by 1 - n^t, so their magnitude is below 1."""
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
     {
         "sgd": BuiltIn({"lr": 0.001, "weight_decay": 0.0}, {}),
         "momentum": BuiltIn({"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
         "nesterov": BuiltIn({"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
-        "adam": BuiltIn({"lr": 0.001, **_BETAS, "epsilon": 1e-8}, _MOMENTS),
-        "adamw": BuiltIn({"lr": 0.001, **_BETAS, "epsilon": 1e-8, "weight_decay": 0.01}, _MOMENTS),
+        "adam": BuiltIn({"lr": 0.001, **BETAS, "epsilon": 1e-8}, _MOMENTS),
+        "adamw": BuiltIn({"lr": 0.001, **BETAS, "epsilon": 1e-8, "weight_decay": 0.01}, _MOMENTS),
         "adagrad": BuiltIn({"lr": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}, {"sum": 0.0}),
         "rmsprop": BuiltIn({"lr": 0.01, "decay": 0.99, "epsilon": 1e-8, "weight_decay": 0.0}, {"square": 0.0}),
         "ftrl": BuiltIn({"lr": 0.1, "beta": 1.0, "l1": 0.0, "l2": 0.0}, {"total": 0.0, "squares": 0.0}),
         "lamb": BuiltIn(
-            {"lr": 0.001, **_BETAS, "epsilon": 1e-6, "weight_decay": 0.01, "trust": 1.0},
+            {"lr": 0.001, **BETAS, "epsilon": 1e-6, "weight_decay": 0.01, "trust": 1.0},
             _MOMENTS,
             whole="lamb divides by the norm of a key's whole update",
             again=3,

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from weft_graph.rules.built_in import BUILT_IN
+from weft_graph.rules.built_in import BETAS, BUILT_IN
 from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
 from weft_kernels.rules.cache_blocks import cache_blocks
@@ -41,12 +41,24 @@ def built_in(
     apply = with_half(_in_blocks(body))
     over = with_half(_over_gradient(body)) if reads_once else None
     state, hyper = BUILT_IN[name].state, BUILT_IN[name].hyper
-    return Rule(name, state, hyper, apply, anywhere=True, counts=counts, still=still, apply_over=over)
+    return Rule(
+        name,
+        state,
+        hyper,
+        apply,
+        anywhere=True,
+        counts=counts,
+        still=still,
+        apply_over=over,
+        fractions=frozenset(BETAS.keys() & hyper.keys()),
+    )
 
 
 def built_in_whole(name: str, apply: Apply) -> Rule:
     """The rule of that name, which needs its keys whole and cuts them itself."""
-    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, with_half(apply, whole=True), whole=True)
+    state, hyper = BUILT_IN[name].state, BUILT_IN[name].hyper
+    fractions = frozenset(BETAS.keys() & hyper.keys())
+    return Rule(name, state, hyper, with_half(apply, whole=True), whole=True, fractions=fractions)
 
 
 def _in_blocks(body: Body) -> Apply:

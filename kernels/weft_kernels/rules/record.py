@@ -34,7 +34,7 @@ class Rule:
     `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut. `anywhere`: each
     element's update is the same bits in whatever array it is computed, for it is made of operations that are rounded
     correctly (+, -, *, /, square root) alone. `counts`: an update reads the step. `still` is None where nothing is
-    known of gradients of zeros.
+    known of gradients of zeros. `fractions` are hyper-parameters whose magnitude has to be below 1.
     """
 
     name: str
@@ -46,3 +46,4 @@ class Rule:
     counts: bool = True
     still: Still | None = None
     apply_over: Apply | None = None
+    fractions: frozenset[str] = frozenset()

@@ -125,15 +125,22 @@ def hyper_of(
     return {**({} if key.rule is not None else description.hyper), **(key.hyper or {})}
 
 
-def largest_finite(key: KeyDescription, name: str) -> float:
-    """The largest magnitude that a hyper-parameter may have; the rule computes in the key's own type."""
+MOST_FRACTION: Final = 1 - 2.0**-50
+"""Below 1, also once it was rounded after a multiplication."""
+
+
+def largest_magnitude(key: KeyDescription, rule: Rule, name: str) -> float:
+    """The largest that a hyper-parameter may have: the rule computes in the key's own type."""
     factor = abs(key.multipliers.get(name, 1.0))
-    return float(np.finfo(key.dtype).max) / factor if factor else math.inf
+    most = MOST_FRACTION if name in rule.fractions else float(np.finfo(key.dtype).max)
+    return most / factor if factor else math.inf
 
 
-def overflow_text(key: KeyDescription, name: str, value: float) -> str:
-    """The text of an error: a hyper-parameter overflows the type of a key."""
+def magnitude_text(key: KeyDescription, rule: Rule, name: str, value: float) -> str:
+    """The text of an error: a hyper-parameter is larger than that."""
     multiplied = f", multiplied by {key.multipliers[name]:g}" if name in key.multipliers else ""
+    if name in rule.fractions:
+        return f"{name!r}: {value:g}{multiplied} is not between -1 and 1, as rule {rule.name!r} needs it of {key.key!r}"
     return f"{name!r}: {value:g}{multiplied} is infinite in {key.dtype}, which key {key.key!r} is of"
 
 
@@ -280,8 +287,8 @@ def _key_rule_problems(key: KeyDescription, rule: Rule, numbers: Mapping[str, fl
         if name not in rule.hyper:
             yield f"key {key.key!r}: multipliers: rule {rule.name!r} has no {name!r}"
     for name, number in numbers.items():
-        if abs(number) > largest_finite(key, name):
-            yield f"hyper: {overflow_text(key, name, number)}"
+        if abs(number) > largest_magnitude(key, rule, name):
+            yield f"hyper: {magnitude_text(key, rule, name, number)}"
 
 
 def _compression_problems(description: StoreDescription) -> Iterator[str]:

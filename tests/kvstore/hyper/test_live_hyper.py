@@ -22,7 +22,8 @@ from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore import hyper as hyper_module
 from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.description.form import describe
+from weft_kvstore.description.check import DescriptionError
+from weft_kvstore.description.form import Key, describe
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
 from weft_kvstore.hyper import HyperTimeline
@@ -369,6 +370,21 @@ def test_what_no_step_can_ask_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
         simulation.settle(choose)
     assert [len(core.job.shard.live._job) for core in simulation.shards] == [2, 2]
     assert summed_now(training) == sum(range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize("rule", ["adam", "adamw", "lamb"])
+@pytest.mark.parametrize(("name", "value"), [("beta1", 1.0), ("beta1", -1.0), ("beta1", 3.0), ("beta2", 2.0)])
+def test_a_number_that_would_fail_every_update_is_refused(rule: str, name: str, value: float) -> None:
+    """It ends no job: an update divides by 1 - beta1^t, and takes the root of 1 - beta2^t."""
+    told = f"'{name}': {value:g} is not between -1 and 1, as rule '{rule}' needs it of 'w'"
+    key = Key((2,), initializer=0.0, whole=rule == "lamb")
+    with pytest.raises(DescriptionError, match=f"hyper: {told}"):
+        describe({"w": key}, rule=rule, **{name: value})
+    with KVStore.local(describe({"w": key}, rule=rule)) as store:
+        with pytest.raises(StoreRefusedError, match=told):
+            store.set_hyper(name, value)
+        store.set_hyper(name, 0.5).result(WAIT_S)
+        assert np.all(store.pushpull("w", [1, 1]).result(WAIT_S) < 0)
 
 
 def test_a_number_may_be_as_large_as_the_type_of_those_that_it_is_for() -> None:
