@@ -316,7 +316,7 @@ BOTH["u"] = BOTH["t"]
         (lambda one: one.push_rows(["u", "t"], [[0], [9]], [ones(1, 2)] * 2), "key 't': row 9, the table has 4"),
         (
             lambda one: one.pull_rows("t", np.zeros(2**22 + 1, int)),
-            "pull_rows of key 't': 4194305 rows; a call may ask",
+            "pull_rows of key 't': 4194305 rows; a call may have",
         ),
         (lambda one: one.pull_rows("t", [4]), "pull_rows of key 't': row 4, the table has 4"),
         (lambda one: one.set_rows("t", [4], ones(1, 2), version=1), "set_rows of key 't': row 4, the table has 4"),
