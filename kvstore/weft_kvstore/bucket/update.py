@@ -180,6 +180,21 @@ class EncodedValues:
 # --- How what a shard has of a bucket is merged and updated -----------------------------------------------------------
 
 
+PIECE_ELEMENTS: Final = 1 << 20
+"""Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
+
+BUCKET_PIECES: Final = 2
+"""Such pieces that a plain bucket's update takes at once: it crosses memory once, and is what a shard does most."""
+
+PIECE_NODES: Final = 16
+"""Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""
+
+PIECE_CALLS: Final = 128
+"""Slices that such a rule updates in a piece, however small: each is a call of its own, and all of them some 20 ms."""
+
+PIECE_BYTES: Final = 1 << 23
+"""What a piece counts for, at most."""
+
 THE_BARRIER: Final = "the barrier"
 """What errors call the barrier's key, of which no caller knows."""
 

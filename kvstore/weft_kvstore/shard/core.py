@@ -115,7 +115,7 @@ class ShardCore:
         twice."""
         job = self.links.job
         if job is not None:
-            self.work.clear()
+            self.work.clear(job.shard)
             self.links.drop(job, reason)
             job.shard.close()
 

@@ -15,8 +15,8 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges
 from weft_kvstore.bucket.bucket import Bucket, make_bucket
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.pulls import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, PullWait
-from weft_kvstore.bucket.update import BucketSpec
+from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.update import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, BucketSpec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import StoreError

@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 from weft_kvstore.arrays import FEW, Array, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import PIECE_BYTES, PullWait, Work
-from weft_kvstore.bucket.update import RuleFailedError
+from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.update import PIECE_BYTES, RuleFailedError
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
@@ -33,13 +33,17 @@ AT_ONCE_BYTES: Final = 1 << 20
 MAX_QUEUED_RUNS: Final = 1 << 16
 """Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
 
+ENDED_A_TURN: Final = 256
+"""Tasks of a table that may end in one piece: more than are asked for in one round of the socket."""
+
 WorkStage = Literal["merge", "answer"]
 
 
 class Merger:
     """Takes in what peers send for the tables and buckets of a job, merges it, and answers pulls into the peers'
-    outboxes. `queue` has the work that waits, the most urgent first, of equals what came first; a work is in it once:
-    `Work.queued`. What overflows is the user's to see in the values: whoever calls this has NumPy say nothing of it."""
+    outboxes. `queue` has what waits, the most urgent first, of equals what came first: priority, number, bytes of a
+    piece, and a task that stops after each piece. What overflows is the user's to see in the values: whoever calls this
+    has NumPy say nothing of it."""
 
     def __init__(self, links: Links, fail: Callable[[str], None], *, priorities: bool) -> None:
         """`fail` is called with the reason why the job cannot go on: its rule has failed, or there is no memory."""
@@ -50,11 +54,10 @@ class Merger:
         """Seconds, of whoever wants to know `at_once_s`."""
         self.at_once_s = 0.0
         """Seconds of merging where gradients came in, since whoever asks has set it to 0."""
-        self.queue: list[tuple[int, int, Work]] = []
+        self.queue: list[tuple[int, int, int, Iterator[None]]] = []
         self.has_merged = False
         """Whether gradients of buckets were merged since whoever asks has set it to False."""
-        self._seq = 0
-        self._running: Work | None = None
+        self._turn = 0
         self.batch_count = 0
         self._batch_bytes = 0
         self.stage: WorkStage = "merge"
@@ -177,74 +180,77 @@ class Merger:
             if number in wait.open:
                 bucket.pulls.wait_for(wait, *wait.open[number].span)
 
-    def clear(self) -> None:
-        """Forgets all work."""
-        for _, _, one in self.queue:
-            one.queued = False
-            one.todo.clear()
+    def clear(self, shard: JobShard) -> None:
+        """Forgets all work for a job."""
         self.queue.clear()
-        if self._running is not None:
-            self._running.todo.clear()
+        for table in shard.tables.values():
+            table.todo.clear()
 
     def work_once(self) -> bool:
         """The next piece of what is most urgent. True if there was one. A rule that fails ends the job, not the
         process."""
         if not self.queue:
             return False
-        work = self._running = heapq.heappop(self.queue)[2]
-        work.queued = False
+        entry = heapq.heappop(self.queue)
+        _, _, nbytes, task = entry
         self.stage = "merge"
         self.batch_count += 1
-        self._batch_bytes += work.piece_bytes
-        try:
-            work.step()
-        finally:
-            self._running = None
-        if work.todo and not work.queued:  # It has its place again, before equals that came later.
-            self._push(work)
+        self._batch_bytes += nbytes
+        for _ in task:
+            heapq.heappush(self.queue, entry)  # It has its place again, before equals that came later.
+            break
         return True
 
-    def _push(self, work: Work) -> None:
-        work.queued = True
-        heapq.heappush(self.queue, (work.priority if self._priorities else 0, work.turn, work))
+    def _add(self, priority: int, nbytes: int, task: Iterator[None]) -> None:
+        self._turn += 1
+        heapq.heappush(self.queue, (priority if self._priorities else 0, self._turn, nbytes, task))
 
-    def _add(self, work: Work, task: Iterator[None]) -> None:
-        work.todo.append(task)
-        if self._running is not work and not work.queued:  # it goes back by itself
-            self._seq += 1
-            work.turn = self._seq
-            self._push(work)
+    def _add_to(self, table: TableState, task: Iterator[None]) -> None:
+        """What is begun of a table is ended before the next task begins."""
+        table.todo.append(task)
+        if not table.is_queued:
+            table.is_queued = True
+            self._add(table.spec.priority, PIECE_BYTES, self._working_on(table))
+
+    @staticmethod
+    def _working_on(table: TableState) -> Iterator[None]:
+        """Tasks that end before their next piece, as those do that were given up, take no turn each: who asks and gives
+        up again must not fill the memory."""
+        ended = 0
+        while table.todo:
+            yield from table.todo.popleft()
+            ended += 1
+            if ended % ENDED_A_TURN == 0:
+                yield
+        table.is_queued = False
+
+    def _ends_at_once(self, task: Iterator[None]) -> bool:
+        """Carries out its first piece where its message came in, as nothing else waits: to queue it takes longer.
+        Whether that was all."""
+        begun = self.clock()
+        try:
+            for _ in task:
+                return False
+        except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
+            self._add(0, 0, _failing(error))
+        finally:
+            self.at_once_s += self.clock() - begun
+        return True
 
     def merge(self, bucket: Bucket, first: int, stop: int) -> None:
-        """Goes on with slices of a bucket. A few small ones are merged at once if nothing else waits: to queue them
-        takes longer."""
-        todo, part = [(first, stop)], bucket.spec.part
+        """Goes on with slices of a bucket. A few small ones are merged at once."""
+        part, task = bucket.spec.part, self._changing(bucket, [(first, stop)])
         nbytes = int(part.bounds[stop] - part.bounds[first])
-        if nbytes <= AT_ONCE_BYTES and stop - first <= FEW and not self.queue and self._running is None:
-            begun = self.clock()
-            try:
-                changed = bucket.advance(todo)
-                self.has_merged = True
-                if changed is not None and bucket.pulls.versions:
-                    self._answer_range(bucket, *changed)
-                if changed is None or not todo:
-                    return
-            except (RuleFailedError, MemoryError) as error:
-                self._fail(error, f"update {bucket.spec.named(first)}")
-                return
-            except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
-                self._add(Work(0), _failing(error))
-                return
-            finally:
-                self.at_once_s += self.clock() - begun
-        self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), self._changing(bucket, todo))
+        if self.queue or nbytes > AT_ONCE_BYTES or stop - first > FEW or not self._ends_at_once(task):
+            self._add(int(part.priorities[first]), min(nbytes, PIECE_BYTES), task)
 
     def _changing(self, bucket: Bucket, todo: list[Range]) -> Iterator[None]:
         first = todo[0][0]
         try:
-            while (changed := bucket.advance(todo)) is not None:
+            while todo and (changed := bucket.advance(todo)) is not None:
                 self.has_merged = True
-                self._answer_range(bucket, *changed)
+                if bucket.pulls.versions:
+                    self._answer_range(bucket, *changed)
                 if todo:
                     yield
         except (RuleFailedError, MemoryError) as error:
@@ -256,7 +262,7 @@ class Merger:
 
     def _answer_range(self, bucket: Bucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
-        for wait in pulls.waiting(first, stop) if pulls.versions else ():
+        for wait in pulls.waiting(first, stop):
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._answer_or_refuse(bucket, wait, first, stop)
                 if bucket.spec.number not in wait.open:
@@ -278,20 +284,11 @@ class Merger:
         if table.merge_is_due:
             return
         merging = self._merging(table)
-        if nbytes < AT_ONCE_BYTES and not self.queue and self._running is None:
-            begun = self.clock()
-            try:
-                next(merging)
-            except StopIteration:
-                return
-            except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
-                self._add(Work(0), _failing(error))
-                return
-            finally:
-                self.at_once_s += self.clock() - begun
-        else:
+        if nbytes >= AT_ONCE_BYTES or self.queue:
             table.merge_is_due = True
-        self._add(table, merging)
+        elif self._ends_at_once(merging):
+            return
+        self._add_to(table, merging)
 
     def _merging(self, one: TableState) -> Iterator[None]:
         one.merge_is_due = False
@@ -301,7 +298,7 @@ class Merger:
                     self._begin_answer(wait, one)
                 if not one.steps.holds:
                     return
-                if len(one.todo) > (self._running is one):  # Who waits must not wait for as long as gradients come.
+                if one.todo:  # Who waits must not wait for as long as gradients come.
                     self.merge_table(one)
                     return
         except (RuleFailedError, MemoryError) as error:
@@ -313,7 +310,7 @@ class Merger:
             for _ in answering:
                 pass
         else:
-            self._add(one, answering)
+            self._add_to(one, answering)
 
     # --- What answers a pull goes into its peer's outbox
 
@@ -368,6 +365,6 @@ class Merger:
 
 
 def _failing(error: Exception) -> Iterator[None]:
-    """Work that raises this."""
+    """A task that raises this."""
     raise error
     yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from typing import Final
 
@@ -11,9 +12,9 @@ import numpy as np
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of, exact_sum
 from weft_kvstore.bucket.bucket import MOST_RESTORED
-from weft_kvstore.bucket.pulls import PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, WaitingPulls, Work
+from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait, WaitingPulls
 from weft_kvstore.bucket.sets import KnownSets, check_version
-from weft_kvstore.bucket.update import RULE_ERRORS
+from weft_kvstore.bucket.update import PIECE_ELEMENTS, RULE_ERRORS
 from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
@@ -32,7 +33,7 @@ MakeRows = Callable[[Array], Array]
 _NEVER: Final = -1
 
 
-class TableState(Work):
+class TableState:
     """Rows are named by their place on the shard, ascending; of a growing table that is the id. They are created when
     they are first pushed or set: before, a row takes no memory, and its first value is computed when it is read. The
     rule runs on the pushed rows alone; with standard semantics the others get what they have missed when they are next
@@ -55,6 +56,7 @@ class TableState(Work):
         "_updated",
         "applied",
         "dropped",
+        "is_queued",
         "layout",
         "merge_is_due",
         "piece_rows",
@@ -64,6 +66,7 @@ class TableState(Work):
         "shard",
         "spec",
         "steps",
+        "todo",
         "updates",
     )
 
@@ -82,7 +85,6 @@ class TableState(Work):
         """`draw` makes the numbers by which a growing table admits; `salt` says where ids lie in its index: it changes
         no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had, and
         OSError where no file can be made at the place."""
-        super().__init__(spec.priority)
         self.spec = spec
         self.layout = layout
         self.shard = shard
@@ -94,7 +96,9 @@ class TableState(Work):
         """Called with (slot, step) for each slot's gradient that was applied by itself; None: nobody listens."""
         self.reached: Callable[[int], None] | None = None
         """Called with each version that the table reaches; None: nobody listens."""
-        self.merge_is_due = False
+        self.merge_is_due = self.is_queued = False
+        self.todo: deque[Iterator[None]] = deque()
+        """What is done to it piece by piece, one after the other; `is_queued` while it is."""
         self._changing = False
         self._updated: list[tuple[Array, Array]] = []
         """Indices and values of rows as the last update left them, while nothing else has written rows since: who has

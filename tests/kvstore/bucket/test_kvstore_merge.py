@@ -14,7 +14,7 @@ from store_cluster import advanced, constant, key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import PullWait, Work
+from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.sums import ADDED
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
@@ -146,38 +146,29 @@ def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
     assert one.bucket.pulls.ready(wait, 0, 1) == [(0, 1, 1)]
 
 
-class Some(Work):
-    """Work that says its name when it is done."""
-
-    def __init__(self, name: str, priority: int, done: list[str]) -> None:
-        super().__init__(priority)
-        self.name = name
-        self.done = done
-
-    def task(self) -> Iterator[None]:
-        self.done.append(self.name)
-        yield from ()
-
-
 def done_by(priorities: Sequence[int], *, by_priority: bool) -> list[str]:
-    """The order in which a merger does work of these priorities: "a", "b" and so on."""
+    """The order in which a merger does work of these priorities: "a", "b" and so on, each in two pieces."""
     done: list[str] = []
     merger = Merger(None, done.append, priorities=by_priority)  # type: ignore[arg-type]  # nobody is answered
-    work = [Some("abcdef"[number], priority, done) for number, priority in enumerate(priorities)]
-    for one in [*work, work[0]]:
-        merger._add(one, one.task())
-    assert len(merger.queue) == len(work)
+
+    def work(name: str) -> Iterator[None]:
+        done.append(name)
+        yield
+        done.append(name)
+
+    for number, priority in enumerate(priorities):
+        merger._add(priority, 0, work("abcdef"[number]))
     while merger.work_once():
         pass
     return done
 
 
 def test_the_most_urgent_work_is_done_first_and_equals_in_order() -> None:
-    assert done_by((2, 1, 2, 0), by_priority=True) == ["d", "b", "a", "a", "c"]
+    assert done_by((2, 1, 2, 0), by_priority=True) == ["d", "d", "b", "b", "a", "a", "c", "c"]
 
 
 def test_without_priorities_work_is_done_as_it_came() -> None:
-    assert done_by((2, 1, 0), by_priority=False) == ["a", "a", "b", "c"]
+    assert done_by((2, 1, 0), by_priority=False) == ["a", "a", "b", "b", "c", "c"]
 
 
 GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"lr": 1.0})

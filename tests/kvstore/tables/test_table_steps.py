@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.pulls import PIECE_ELEMENTS, PullWait
+from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Chunks, Rows
