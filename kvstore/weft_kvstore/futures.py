@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from contextlib import suppress
 from functools import partial
@@ -40,10 +40,6 @@ class Driver(Protocol):
     def ended(self, future: StoreFuture[Any]) -> None:
         """It is `waited_for`, or has callbacks, and has ended, on this thread; `call_back` is to be called soon."""
 
-    def give_up(self, futures: set[Future[Any]]) -> None:
-        """Soon fails the pulls that have these futures, with what these have as `given_up`. What also pushes fails once
-        its gradients have arrived."""
-
 
 class StoreFuture(Future[T]):
     """A future that is running, and cannot be cancelled. A thread that waits for its result does the driver's work.
@@ -59,17 +55,9 @@ class StoreFuture(Future[T]):
 
     has_ended = False
     """As `done()`, without a call: it is read several times in every call of the store."""
-    arrived = False
-    """Whether the shards have the push that is part of it, also where the future fails."""
     _state = _RUNNING
     _result: Any = None
     _exception: BaseException | None = None
-    _is_ending = False
-    _before_end: Callable[[StoreFuture[Any]], None] | None = None
-    parts: Sequence[Future[Any]] = ()
-    """The futures that it is made of, until it has ended."""
-    given_up: BaseException | None = None
-    """With what the pulls that it is made of were given up, also those that begin later."""
     _waiters: list[Any] = []  # noqa: RUF012  # never changed: each has its own with the lock
     _done_callbacks: list[Callable[[Future[T]], Any]] = []  # noqa: RUF012
 
@@ -132,13 +120,6 @@ class StoreFuture(Future[T]):
         if self.has_ended and _withdrawn(hook, self._hooks):
             hook(self)
 
-    def before_end(self, hook: Callable[[StoreFuture[Any]], None]) -> None:
-        """Calls it when the future has its result or error, before it has ended for others, or now; the rules of
-        `on_end` hold. A future has one at most."""
-        self._before_end = hook
-        if self._is_ending and self.__dict__.pop("_before_end", None) is not None:
-            hook(self)
-
     def set_result(self, result: T) -> None:
         if self.has_ended:
             raise InvalidStateError(f"{self._state}: {self!r}")
@@ -153,11 +134,7 @@ class StoreFuture(Future[T]):
 
     def _end(self) -> None:
         """Ends it, once its result or exception is set."""
-        own = self.__dict__
-        self._is_ending = True
-        if (before := own.pop("_before_end", None)) is not None:  # Or who has just set it finds `_is_ending`.
-            before(self)
-        condition = own.setdefault("_lock", _ENDED)
+        condition = self.__dict__.setdefault("_lock", _ENDED)
         if condition is _ENDED:
             self._state, self.has_ended = _FINISHED, True
         else:
@@ -166,8 +143,6 @@ class StoreFuture(Future[T]):
                 for waiter in self._waiters:
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 condition.notify_all()
-        if self.parts:
-            self.parts = ()  # Else it would keep their values.
         while self._hooks and (hook := _taken(self._hooks)) is not None:
             try:
                 hook(self)
@@ -222,31 +197,6 @@ def driver_of(*futures: Future[Any]) -> Driver | None:
     return None
 
 
-def fail(future: Future[Any], error: BaseException) -> None:
-    """Fails a future that others end, unless it has ended: with the pulls that it is made of, so that its caller's
-    arrays are neither written nor read once it has failed."""
-    if not _give_up([future], error):
-        with suppress(InvalidStateError):
-            future.set_exception(error)
-
-
-def _give_up(futures: Iterable[Future[Any]], error: BaseException) -> bool:
-    """Gives up the pulls of which these futures are made. False where there is no driver, and so none has begun."""
-    found: set[Future[Any]] = set()
-    left = [*futures]
-    while left:
-        one = left.pop()
-        if not one.done():
-            found.add(one)
-            if isinstance(one, StoreFuture):
-                one.given_up = error  # Before `parts` are read: see `then`.
-                left += one.parts
-    driver = driver_of(*found)
-    if driver is not None:
-        driver.give_up(found)
-    return driver is not None
-
-
 # --- Futures made of futures ------------------------------------------------------------------------------------------
 
 
@@ -254,14 +204,13 @@ R = TypeVar("R")
 
 
 def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]]) -> StoreFuture[R]:
-    """Ends once all have ended, with `make` of their results, or as the future that it returns does; or with the first
-    error: then its other pulls are given up, and pushes go on until the shards have what they read.
+    """Ends once all have ended: with the first error, else with `make` of their results, or as the future that it
+    returns does.
 
-    `make` runs on the thread that ends the last, under the rules of `on_end`, unless the result has failed before. Its
-    driver is that of the first part that has one.
+    `make` runs on the thread that ends the last, under the rules of `on_end`. Its driver is that of the first part that
+    has one.
     """
     result: StoreFuture[R] = StoreFuture(driver_of(*futures))
-    result.parts = futures
     # What is taken out of a list is taken once, by whichever thread is first. Futures keep their callbacks for ever:
     # so these have no more of one another, nor of values, than is left in the lists.
     ended = partial(_part_ended, [None] * max(len(futures), 1), [(result, futures, make)], [])
@@ -273,10 +222,7 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]
 
 def _part_ended(missing: list[None], left: list[Any], errors: list[BaseException], part: Future[Any]) -> None:
     if (error := error_of(part)) is not None:
-        is_first, (result, futures, _) = not errors, left[0]
         errors.append(error)
-        if is_first and result.given_up is None:  # Else the others are given up already.
-            _give_up(futures, error)
     missing.pop()
     if missing:
         return
@@ -284,27 +230,19 @@ def _part_ended(missing: list[None], left: list[Any], errors: list[BaseException
         result, futures, make = left.pop()
     except IndexError:
         return
-    error = errors[0] if errors else None
-    if error is not None:
-        result.arrived = all(isinstance(one, StoreFuture) and one.arrived for one in futures)
-    elif not result.has_ended:
-        try:
-            made = make([one.result() for one in futures])
-        except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
-            error = raised
-        else:
-            if not isinstance(made, Future):
-                with suppress(InvalidStateError):  # It has failed with a push that it waited for.
-                    result.set_result(made)
-                return
-            result.driver = result.driver or driver_of(made)
-            result.parts = (made,)
-            if result.given_up is not None:  # Perhaps before it had this part.
-                _give_up([made], result.given_up)
-            on_end(made, partial(hand_on, result))
-    if error is not None:
-        with suppress(InvalidStateError):
-            result.set_exception(error)
+    if errors:
+        result.set_exception(errors[0])
+        return
+    try:
+        made = make([one.result() for one in futures])
+    except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
+        result.set_exception(raised)
+        return
+    if isinstance(made, Future):
+        result.driver = result.driver or driver_of(made)
+        on_end(made, partial(hand_on, result))
+    else:
+        result.set_result(made)
 
 
 def finished(value: T) -> StoreFuture[T]:
@@ -326,13 +264,10 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> StoreFuture[R]:
 def hand_on(future: Future[R], ended: Future[R]) -> None:
     """Ends the future as the other has ended."""
     error = error_of(ended)
-    with suppress(InvalidStateError):  # It has failed with a push that it waited for.
-        if error is not None:
-            if isinstance(future, StoreFuture):
-                future.arrived = isinstance(ended, StoreFuture) and ended.arrived
-            future.set_exception(error)
-        else:
-            future.set_result(ended.result())
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(ended.result())
 
 
 # --- Work that another thread does between two pieces of its own ------------------------------------------------------

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -20,7 +20,7 @@ import numpy as np
 
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.core import ClientCore
-from weft_kvstore.client.operation import LocalOperation, Operation
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError
@@ -48,6 +48,7 @@ class LocalSlot(StoreCalls):
     def __init__(self, store: LocalStore, description: StoreDescription, slot: int) -> None:
         super().__init__(description, slot)
         self._memory = store._memories.setdefault(slot, self._memory)
+        self.failed = store._clients[slot].failed
         self.hand_to(lambda operation: store._hand_over(slot, operation), store)
         self._store = store
 
@@ -89,13 +90,7 @@ class LocalStore(LocalSlot):
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
         self._description = msgspec.structs.replace(description, shards=(ENDPOINT,), keys=keys, compression=None)
         self._memories: dict[int, ClientMemory] = {}
-        super().__init__(self, self._description, 0)
         settings = replace(settings, same_host=False)
-        self._job = JobShard(self._description, 0, tables=tables)
-        if snapshot is not None:
-            restore(self._job, snapshot)
-        self._shard = ShardCore(os.urandom(16), settings)
-        self._shard.open(self._job)
         self._clients = [
             ClientCore(
                 self._description,
@@ -108,6 +103,12 @@ class LocalStore(LocalSlot):
             )
             for slot in range(description.slots)
         ]
+        super().__init__(self, self._description, 0)
+        self._job = JobShard(self._description, 0, tables=tables)
+        if snapshot is not None:
+            restore(self._job, snapshot)
+        self._shard = ShardCore(os.urandom(16), settings)
+        self._shard.open(self._job)
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
         """Work of other threads for the store's own."""
@@ -147,15 +148,6 @@ class LocalStore(LocalSlot):
     def ended(self, future: StoreFuture[Any]) -> None:
         """It has ended, on this thread."""
         future.call_back()
-
-    def give_up(self, futures: set[Future[Any]]) -> None:
-        """An operation of its own, which begins behind all calls before it, of any slot."""
-
-        def work() -> None:
-            for client in self._clients:
-                client.give_up(futures)
-
-        self._hand_over(0, LocalOperation(StoreFuture[None](), "pulls that are given up", work))
 
     def close(self) -> None:
         if not self._process.is_here:

@@ -79,6 +79,8 @@ class StoreCalls(Store):
         self._keys = Keys(description, slot, by_name=True)
         self._memory = ClientMemory(description.keys)
         self._process = OwnProcess()
+        self.failed: dict[str, dict[int, BaseException]] = {}
+        """By key: the steps of this slot whose push has failed, and was not made again; see `ClientCore.failed`."""
 
     def hand_to(self, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:
         """`submit` is called with each operation that is in order, on the caller's thread; it must not wait, and ends
@@ -134,8 +136,7 @@ class StoreCalls(Store):
         priority: int = 0,
     ) -> StoreFuture[Any]:
         """Gradients of `step`, and the values that have seen them, in one message, which ends with these. It takes at
-        most `MAX_RUNS` keys. Where it fails, `arrived` of the future says whether the shards have the gradients all the
-        same."""
+        most `MAX_RUNS` keys."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
         self._submit(
             KeyOperation(
@@ -330,8 +331,7 @@ class StoreCalls(Store):
         priority: int = 0,
     ) -> Future[Array]:
         """`push_table`, and the rows that have seen it, in one message: those of the same ids, or of `wanted`, as an
-        array of that `shape`. As by `pushpull`, `arrived` of the future says whether the shards have the gradients
-        where it fails."""
+        array of that `shape`."""
         future, pulled = StoreFuture[Array](self._driver), wanted or sent
         operation = RowOperation(
             future,

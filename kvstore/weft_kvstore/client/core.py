@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -16,6 +16,7 @@ from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import (
+    PushedTwiceError,
     StoreClosedError,
     StoreError,
     StoreLostError,
@@ -70,12 +71,26 @@ ANSWERS_S: Final = 2.5
 QUIET_S: Final = 60.0
 """Between two calls that are logged: where every step takes long, a line for each would drown the others."""
 
+MOST_SILENT: Final = 64
+"""Failed steps of a key that are remembered if the shards were silent; a caller that pushes on after so many failures
+does not check its futures."""
+
 UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
 
 _log = logging.getLogger("weft.store")
 
 Outcome: TypeAlias = tuple[Operation, Any, BaseException | None]
 """An operation that has ended: its result, or its error."""
+
+
+def lacks(error: BaseException) -> bool:
+    """Whether the shards certainly lack some of a push that has failed so. If they were silent, they may have all."""
+    return not isinstance(error, StoreTimeoutError | StoreLostError)
+
+
+def push_again(step: int, error: BaseException) -> str:
+    """What is to be done about a push that has failed."""
+    return f"step {step} has to be pushed again, with step={step}; its push failed: {error}"
 
 
 class ClientCore:
@@ -118,6 +133,10 @@ class ClientCore:
             ClientLink(shard, endpoint, hello, settings, now, memory=memory) for shard, endpoint in enumerate(endpoints)
         ]
         self.open: dict[int, Operation] = {}
+        self._names = [key.key for key in description.keys]
+        self.failed: dict[str, dict[int, BaseException]] = {}
+        """By key: the steps whose push has failed, and was not made again; until then no later version comes. Noted
+        before the future of the push ends. Other threads may read it, and take a step out that they push again."""
         self._setting: dict[int, Operation] = {}
         self._held: list[tuple[Operation, set[int]]] = []
         self._sent_last: dict[int, tuple[int, int]] = {}
@@ -160,7 +179,7 @@ class ClientCore:
             if link.refused is not None or link.lost is not None:
                 self.end(operation, None, self._lost_error(link, operation))
                 return
-        if operation.is_pull and operation.future.given_up is not None and self._give_up(operation):
+        if self.failed and self._fails_with_push(operation):
             return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
         if self._setting:
@@ -367,19 +386,50 @@ class ClientCore:
         for link in self.links:
             link.say(Bye())
 
-    def give_up(self, futures: set[Future[Any]]) -> None:
-        """Ends the pulls that have these futures, which are `given_up`."""
-        for operation in list(self.open.values()):
-            if operation.is_pull and operation.future in futures:
-                self._give_up(operation)
+    def _push_failed(self, push: Operation, step: int, error: BaseException) -> None:
+        """Notes it, and fails the pulls that wait for it; unless the step was pushed again."""
+        if isinstance(error, PushedTwiceError):  # They wait for the first one.
+            return
+        keys = set(push.sends)
+        for other in self.open.values():
+            if other.pushes == step:
+                keys.difference_update(other.sends)
+        if keys and not isinstance(error, StoreClosedError):  # Else nobody can push it again.
+            for key in keys:
+                failed = self.failed.setdefault(self._names[key], {})
+                if lacks(error) or len(failed) < MOST_SILENT:
+                    failed[step] = error
+            if lacks(error):
+                _log.warning("it has to be pushed again: %s", error)
+        for other in [*self.open.values()]:
+            if other.is_pull and other.version > step and not keys.isdisjoint(other.reads):
+                self._give_up(other, error)
 
-    def _give_up(self, operation: Operation) -> bool:
-        """Ends a pull whose future is given up, if it has not gradients to send: they count, so it fails once the
-        shards have them and read the caller's arrays no more. Whether it has ended."""
-        operation.refusal = operation.future.given_up
-        if operation.sends and not operation.future.arrived:
+    def _fails_with_push(self, operation: Operation) -> bool:
+        """Ends a pull whose version does not come, as a push before it has failed. A step that is pushed again has not
+        failed."""
+        if operation.pushes is not None:
+            for key in operation.sends:
+                self.failed.get(self._names[key], {}).pop(operation.pushes, None)
+        for key in operation.reads if operation.is_pull else ():
+            failed = {**self.failed.get(self._names[key], {})}
+            step = min([one for one in failed if one < operation.version], default=None)
+            if step is not None:
+                error, text = failed[step], push_again(step, failed[step])
+                lost = next((link.trouble for link in self.links if link.refused is not None), None)
+                if lost is not None and not lacks(error):
+                    text = f"{text}; since then: {lost}"
+                made = type(error) if isinstance(error, StoreError) else StoreError
+                return self._give_up(operation, made(text))
+        return False
+
+    def _give_up(self, operation: Operation, error: BaseException) -> bool:
+        """Ends a pull, if it has not gradients to send: they count, so it fails once the shards have them and read the
+        caller's arrays no more. Whether it has ended."""
+        operation.refusal = error
+        if operation.sends and not operation.has_arrived:
             return False
-        self.end(operation, None, operation.refusal)
+        self.end(operation, None, error)
         return True
 
     def end(self, operation: Operation, result: Any, error: BaseException | None) -> None:
@@ -400,6 +450,8 @@ class ClientCore:
         if error is None and operation.ends_step is not None:
             self.encoders.step_ended(operation.ends_step)
         self.open.pop(operation.number, None)
+        if error is not None and operation.pushes is not None and not operation.has_arrived:
+            self._push_failed(operation, operation.pushes, error)
         if self._setting.pop(operation.number, None) is not None:
             held, self._held = self._held, []
             for one, before in held:

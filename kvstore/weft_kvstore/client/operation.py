@@ -82,6 +82,10 @@ class Operation:
     arrived: that counts."""
     sends: Sequence[int] = ()
     """The keys of which it sends gradients or values, by index."""
+    pushes: int | None = None
+    """The step of which it sends gradients."""
+    has_arrived = False
+    """Whether shards have all the gradients of what is a pull too."""
     sets: Sequence[int] = ()
     """Those of which it sets a value."""
     reads: Sequence[int] = ()
@@ -188,8 +192,8 @@ class KeyOperation(Operation):
     list, one array of a single key, or state arrays by name where there are `names`; `Pulled` `with_versions`.
     `as_kept`: the values as their shard has them, however they travel else.
 
-    Of what is both, the values say that the gradients have arrived; `future.arrived` is set where the shards have said
-    so before.
+    Of what is both, the values say that the gradients have arrived; it `has_arrived` where the shards have said so
+    before.
     """
 
     def __init__(
@@ -230,6 +234,8 @@ class KeyOperation(Operation):
             self.sets = keys.key_indices
         if payload_kind is not None:
             self.sends = keys.key_indices
+            if payload_kind is _GRADIENT:
+                self.pushes = step
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that the caller will own, and the runs that it sends."""
@@ -295,8 +301,8 @@ class KeyOperation(Operation):
             return not self.ended and self.received(shard, count)
         self._missing -= count
         if self._missing <= 0 and not self.ended:  # What was refused is acknowledged too.
-            self.future.arrived = True
-        return self.future.arrived and self.refusal is not None
+            self.has_arrived = True
+        return self.has_arrived and self.refusal is not None
 
     def write(self, shard: int, received: ValueRun) -> int:
         if not self.is_pull:

@@ -11,14 +11,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from functools import partial
+from concurrent.futures import InvalidStateError
 from queue import SimpleQueue
 from signal import SIGINT
 from types import FrameType
 from typing import Any, ClassVar, Final
 
-from weft_kvstore.client.operation import LocalOperation, Operation
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import StoreFuture
@@ -272,14 +271,11 @@ class Poller:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation, *, first: bool = False) -> None:
-        """Takes an operation; where little is under way it begins on this thread. `first`: before those that have not
-        begun. Ends no future but that of the operation, once the client is closed."""
+    def submit(self, operation: Operation) -> None:
+        """Takes an operation; where little is under way it begins on this thread. Ends no future but that of the
+        operation, once the client is closed."""
         sockets = self._sockets
-        if first:
-            sockets.submitted.appendleft(operation)
-        else:
-            sockets.submitted.append(operation)
+        sockets.submitted.append(operation)
         if self._closing:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 sockets.submitted.remove(operation)
@@ -333,11 +329,6 @@ class Poller:
                 self._call_back()
             else:
                 self._thread_wait.wake()
-
-    def give_up(self, futures: set[Future[Any]]) -> None:
-        """An operation of its own, which begins before anything else, and before anything more is received."""
-        work = partial(self._sockets.core.give_up, futures)
-        self.submit(LocalOperation(StoreFuture[None](), "pulls that are given up", work), first=True)
 
     def end_reason(self) -> str | None:
         """Why it ends, once it does."""

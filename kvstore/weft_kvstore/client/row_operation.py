@@ -63,7 +63,9 @@ class RowOperation(Operation):
         """How many of the chunks that it sends have not been acknowledged."""
         if sent is not None:
             self.sends = (table.key_index,)
-            if payload_kind is not PayloadKind.GRADIENT:
+            if payload_kind is PayloadKind.GRADIENT:
+                self.pushes = step
+            else:
                 self.sets = self.sends
         if wanted is not None:
             self.is_request = self.is_pull = True
@@ -149,7 +151,7 @@ class RowOperation(Operation):
     def arrived(self, shard: int, count: int) -> bool:
         self._missing -= count
         if self.is_pull and self._missing <= 0 and not self.ended:
-            self.future.arrived = True
+            self.has_arrived = True
             if self.refusal is not None:
                 return True
         return shard not in self.asked and not self.ended and self.received(shard, count)

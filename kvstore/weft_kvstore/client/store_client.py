@@ -68,6 +68,7 @@ class StoreClient(StoreCalls):
             now=time.monotonic(),
             memory=self._memory.arena,
         )
+        self.failed = self._core.failed
         self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
         self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
         self.hand_to(self._poller.submit, self._poller)

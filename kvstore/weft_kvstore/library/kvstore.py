@@ -81,7 +81,7 @@ class KVStore(RowCalls):
         self.slot = slot
         self._process = OwnProcess()
         registry, traffic = KeyRegistry(description, slot), ArrayTraffic()
-        super().__init__(store, registry, SlotSteps(store, registry, traffic, step), traffic)
+        super().__init__(store, registry, SlotSteps(store.failed, registry, traffic, step), traffic)
         self._barriers = Barriers(store)
         _stores.add(self)
 

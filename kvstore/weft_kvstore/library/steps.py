@@ -9,30 +9,26 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count, repeat
-from operator import itemgetter
-from typing import Any, Final, Literal, NamedTuple, TypeGuard, TypeVar, overload
+from typing import Any, Final, Literal, TypeGuard, TypeVar, overload
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.core import lacks, push_again
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import (
-    PushedTwiceError,
     StoreClosedError,
-    StoreError,
     StoreLostError,
     StoreRefusedError,
-    StoreTimeoutError,
 )
 from weft_kvstore.futures import (
     StoreFuture,
     driver_of,
     error_of,
-    fail,
     finished,
     hand_on,
     joined,
@@ -48,10 +44,6 @@ from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 # --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
 
 
-MOST_SILENT: Final = 64
-"""Failed steps of a key that are remembered if the shards were silent; a caller that pushes on after so many failures
-does not check its futures."""
-
 MOST_ENDED: Final = 1024
 """Steps that one call may end: more is a number that cannot be meant."""
 
@@ -65,36 +57,30 @@ Send = Callable[[list[int], list[Array]], Future[R]]
 _ON_HOST: Final = frozenset({np.ndarray})
 
 
-class FailedPush(NamedTuple):
-    """A step of a key whose push failed."""
-
-    step: int
-    error: BaseException
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the shards certainly lack some of it. If they were silent, they may have all of it."""
-        return not isinstance(self.error, StoreTimeoutError | StoreLostError)
-
-
 class SlotSteps:
     """How many steps of each key the slot has begun, so that its user need not number them; and those whose push has
     failed, until they are pushed again.
 
     Counts a step and hands it to the store in one go, by one thread at a time, so that calls on one key keep their
     order, also from several threads and with arrays that are first copied from a GPU. Ctrl-C is delivered before or
-    after that: no step is counted that was not sent, and none sent that is not counted. A failure is recorded before
-    the push's future ends, so a caller that has seen a future fail finds it here. A call's time does not depend on how
-    many pushes and pulls are under way.
+    after that: no step is counted that was not sent, and none sent that is not counted. A call's time does not depend
+    on how many pushes and pulls are under way.
 
     Counting begins at `start`: a process that takes over a slot continues where the former one was. Calls raise
     StoreRefusedError for numbers that are out of range; then nothing was begun.
     """
 
-    def __init__(self, store: StoreCalls, registry: KeyRegistry, traffic: ArrayTraffic, start: int) -> None:
+    def __init__(
+        self,
+        failed: dict[str, dict[int, BaseException]],
+        registry: KeyRegistry,
+        traffic: ArrayTraffic,
+        start: int,
+    ) -> None:
+        """`failed`: see `ClientCore.failed`."""
         if start < 0:
             raise ValueError(f"step: at least 0, not {start}")
-        self._store = store
+        self._failed = failed
         self._registry = registry
         self._traffic = traffic
         self.start = start
@@ -106,18 +92,9 @@ class SlotSteps:
         """Those of them whose end has failed, with the keys that were not pushed in it."""
         self.unchecked = set(registry.pushed) - registry.tables
         """Dense keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
-        self.has_failed = False
-        """Whether any step has failed and was not pushed again."""
-        self._failed: dict[str, dict[int, FailedPush]] = {}
-        self._under_way: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
-        """The keys and steps of each push that has not ended."""
-        self._again: dict[tuple[str, int], Future[Any]] = {}
-        """By key and step: the last push under way of a step that may have been pushed before."""
-        self._pulls: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
-        """The keys and versions of each pull that has not ended."""
         self._lock = threading.RLock()
-        """Held while steps are counted and handed over, which never waits, and while a failure is noted, on the store's
-        thread. Reentrant, for calls in a signal's handler."""
+        """Held while steps are counted and handed over, which never waits. Reentrant, for calls in a signal's
+        handler."""
 
     def of(self, name: str) -> int:
         """Steps of a key that were begun, which is the version after them. 0 for a key that the slot does not push."""
@@ -160,36 +137,56 @@ class SlotSteps:
         with uninterrupted(), self._lock:
             counts = self._counts
             before = [*map(counts.__getitem__, names)]
+            has_failed = bool(self._failed) and any(self._failed.values())
             if pulls and (
-                self.has_failed or self._traffic.under_way or len({*before}) > 1 or not self.unchecked.isdisjoint(names)
+                has_failed or self._traffic.under_way or len({*before}) > 1 or not self.unchecked.isdisjoint(names)
             ):
                 return None
             steps = before if step is None else [int(step)] * len(names)
+            again: dict[str, BaseException] = {}
             if step is not None:
                 self._count_given(call, names, int(step))
+                again = self._taken_out(names, int(step))
             else:
-                if self.has_failed:
+                if has_failed:
                     self._check_none_refused(call, names, before)
                 for name, begun in zip(names, before, strict=True):
                     counts[name] = begun + 1
             try:
                 if self._traffic.under_way or not _ON_HOST.issuperset(map(type, arrays)):
-                    sent = self._traffic.bring(self._registry.call(call), names, arrays, partial(send, steps))
+                    sent = self._bring(call, names, steps, arrays, send)
                 else:
                     sent = send(steps, arrays)
             except BaseException:  # Nothing has left.
                 self._uncount(names, steps, before)
+                for name, error in again.items():
+                    self._failed[name][steps[0]] = error
                 raise
-            result = sent
-            if pulls and (self._under_way or self.has_failed):
-                result = joined([sent], itemgetter(0))
-                self._guard(names, steps, result)
-            push = sent if isinstance(sent, StoreFuture) else joined([sent], itemgetter(0))
-            self._under_way[push] = names, steps
-            if step is not None or self.has_failed:
-                self._push_again(names, steps, push)
-            push.before_end(self._push_ended)
-        return result
+        return sent
+
+    def _taken_out(self, names: Sequence[str], step: int) -> dict[str, BaseException]:
+        """With what a step has failed that is pushed again: it has failed no more, whenever that begins."""
+        found = {name: self._failed[name].pop(step, None) for name in names if name in self._failed}
+        return {name: error for name, error in found.items() if error is not None}
+
+    def _bring(self, call: str, names: Sequence[str], steps: list[int], arrays: list[Any], send: Send[R]) -> Future[R]:
+        """Sends gradients once they are on the host. Where they cannot be copied, the steps are lost as others are."""
+        has_begun = False
+
+        def begin(hosts: list[Array]) -> Future[R]:
+            nonlocal has_begun
+            has_begun = True
+            return send(steps, hosts)
+
+        def ended(sent: Future[R]) -> None:
+            error = error_of(sent)
+            if not has_begun and error is not None and not isinstance(error, StoreClosedError):
+                for name, step in zip(names, steps, strict=True):
+                    self._failed.setdefault(name, {})[step] = error
+
+        sent = self._traffic.bring(self._registry.call(call), names, arrays, begin)
+        on_end(sent, ended)
+        return sent
 
     def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
         """Counts a step that the caller has numbered. Raises StoreRefusedError for one that skips others: shards would
@@ -211,16 +208,6 @@ class SlotSteps:
             if self._counts[name] == step + 1 and former <= step:
                 self._counts[name] = former
 
-    def _push_again(self, names: Sequence[str], steps: Sequence[int], push: Future[Any]) -> None:
-        """Steps that may have been pushed before, and failed."""
-        for name, step in zip(names, steps, strict=True):
-            self._again[name, step] = push
-            failed = self._failed.get(name, {})
-            failed.pop(step, None)
-            if not failed:
-                self._failed.pop(name, None)
-        self.has_failed = bool(self._failed)
-
     def pull(self, call: str, names: Sequence[str], version: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         """Pulls a version of each key, by default the one after all pushed steps."""
         if version is not None:
@@ -229,12 +216,8 @@ class SlotSteps:
             counts = self._counts
             versions = [*map(counts.get, names, repeat(0))] if version is None else [int(version)] * len(names)
             if self._traffic.under_way or not _ON_HOST.issuperset(map(type, arrays)):
-                pulled = self._traffic.bring(self._registry.call(call), names, arrays, partial(send, versions))
-            else:
-                pulled = send(versions, arrays)
-            if self._under_way or self.has_failed:
-                self._guard(names, versions, pulled)
-        return pulled
+                return self._traffic.bring(self._registry.call(call), names, arrays, partial(send, versions))
+            return send(versions, arrays)
 
     def set(self, call: str, names: Sequence[str], version: int, arrays: list[Any], send: Send[None]) -> Future[None]:
         """Hands over values of a version."""
@@ -266,22 +249,23 @@ class SlotSteps:
             self._ended = max(self._ended, int(last) + 1)
             skipped = sorted({name for _, nothing in ended for name in nothing})
             try:
-                result = joined([self._traffic.bring(where, skipped, [], lambda _: hand_over(ended))], itemgetter(0))
+                handed = self._traffic.bring(where, skipped, [], lambda _: hand_over(ended))
             except BaseException:
                 self._to_end.update(ended)
                 raise
-            result.before_end(partial(self._end_ended, ended))
+            result = StoreFuture[R](driver_of(handed))
+            on_end(handed, partial(self._end_ended, ended, result))
         return result
 
-    def _end_ended(self, ended: Sequence[tuple[int, list[str]]], result: Future[Any]) -> None:
-        """If it has failed, the steps are to be ended again."""
-        error = error_of(result)
-        if error is None:
-            return
-        with self._lock:
-            self._to_end.update(ended)
-        if isinstance(error, StoreRefusedError):
-            _log.warning("end_step has to be called again for step %d: %s", ended[0][0], error)
+    def _end_ended(self, ended: Sequence[tuple[int, list[str]]], result: Future[R], handed: Future[R]) -> None:
+        """If it has failed, the steps are to be ended again; that is noted before the caller's result has ended."""
+        error = error_of(handed)
+        if error is not None:
+            with self._lock:
+                self._to_end.update(ended)
+            if isinstance(error, StoreRefusedError):
+                _log.warning("end_step has to be called again for step %d: %s", ended[0][0], error)
+        hand_on(result, handed)
 
     def change(self, names: Sequence[str], step: int | None, send: Callable[[int], Future[R]]) -> Future[R]:
         """Hands over a change of these keys' numbers from a step on, which comes before the slot's pushes of that step:
@@ -292,18 +276,6 @@ class SlotSteps:
                 detail = f"step {begun - 1} of key {user_key(name)!r} has begun here; step {begun} is possible"
                 raise StoreRefusedError(f"{self._registry.call('set_hyper')}: {detail}")
             return send(begun if step is None else int(step))
-
-    def _guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
-        """`pulled` fails where a push fails, or has failed, without which one of these versions does not come."""
-        if self._under_way:
-            self._pulls[pulled] = names, versions
-            on_end(pulled, self._pulls.__delitem__)
-        if self.has_failed:
-            for name, version in zip(names, versions, strict=True):
-                failed = self.failed(name, version)
-                if failed is not None:
-                    fail(pulled, self._failure(failed))
-                    return
 
     def check_steps(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
@@ -322,70 +294,11 @@ class SlotSteps:
         """Raises StoreRefusedError where a step before a key's version was refused: until it is pushed again no step
         behind it applies, and what was pushed in it is nowhere."""
         for name, version in zip(names, versions, strict=True):
-            refused = self.failed(name, version, refused=True)
+            failed = {**self._failed.get(name, {})}
+            refused = min([step for step, error in failed.items() if step < version and lacks(error)], default=None)
             if refused is not None:
-                raise StoreRefusedError(f"{self._registry.where(call, user_key(name))}: {_again(refused)}")
-
-    def _failure(self, failed: FailedPush) -> BaseException:
-        """What a pull fails with that waits for the push. Where a shard has been lost for good since, it says so."""
-        error = failed.error
-        if isinstance(error, StoreError):
-            lost = next((link.trouble for link in self._store.statistics().links if link.refused), None)
-            since = "" if lost is None or failed.is_refused else f"; since then: {lost}"
-            error = type(error)(f"{_again(failed)}{since}")
-        return error
-
-    def failed(self, name: str, version: int, *, refused: bool = False) -> FailedPush | None:
-        """The earliest failed step that this version needs; `refused`: of those that the shards certainly lack."""
-        if name not in self._failed:
-            return None
-        with self._lock:
-            found = [
-                one for one in self._failed.get(name, {}).values() if one.step < version and one.is_refused >= refused
-            ]
-            return min(found, default=None, key=lambda one: one.step)
-
-    def _push_failed(
-        self, names: Sequence[str], steps: Sequence[int], pushed: StoreFuture[Any], error: BaseException
-    ) -> None:
-        """Notes the steps, and fails the pulls that wait for them."""
-        if isinstance(error, PushedTwiceError):
-            return  # They wait for the first one.
-        lost: dict[str, int] = {}
-        is_recorded = False
-        with self._lock:
-            for name, step in zip(names, steps, strict=True):
-                if pushed.arrived or self._again.get((name, step), pushed) is not pushed:
-                    continue  # Only another part of the call has failed, or the step was pushed again.
-                lost[name] = step
-                if isinstance(error, StoreClosedError):
-                    continue  # Nobody can push it again.
-                one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
-                self.has_failed = is_recorded = True
-                if one.is_refused or len(failed) < MOST_SILENT:
-                    failed[step] = one
-            ends = [
-                pulled
-                for pulled, (wanted, versions) in list(self._pulls.items())
-                if any(lost.get(name, version) < version for name, version in zip(wanted, versions, strict=True))
-            ]
-        if is_recorded and FailedPush(0, error).is_refused:
-            _log.warning("it has to be pushed again: %s", error)
-        for pulled in ends:
-            fail(pulled, error)  # It may have failed: pushes of several of its keys may fail at once.
-
-    def _push_ended(self, pushed: StoreFuture[Any]) -> None:
-        """Nothing that ended is kept, nor its values."""
-        names, steps = self._under_way[pushed]
-        error = error_of(pushed)
-        if error is not None:
-            self._push_failed(names, steps, pushed, error)
-        del self._under_way[pushed]
-        if self._again:
-            with self._lock:
-                for key in zip(names, steps, strict=True):
-                    if self._again.get(key) is pushed:
-                        del self._again[key]
+                where = self._registry.where(call, user_key(name))
+                raise StoreRefusedError(f"{where}: {push_again(refused, failed[refused])}")
 
 
 def is_whole(number: object) -> TypeGuard[int]:
@@ -407,11 +320,6 @@ def checked_priority(priority: Any, where: str) -> int:
         detail = f"a whole number from -{MAX_CALL_PRIORITY} to {MAX_CALL_PRIORITY}, not {priority!r}"
         raise StoreRefusedError(f"{where}: priority: {detail}")
     return int(priority)
-
-
-def _again(failed: FailedPush) -> str:
-    """What is to be done about it."""
-    return f"step {failed.step} has to be pushed again, with step={failed.step}; its push failed: {failed.error}"
 
 
 # --- Waits until the shards of a store are there: processes start in any order ----------------------------------------
@@ -509,16 +417,12 @@ class Barriers:
     def _arrive(self, number: int) -> Future[None]:
         self._number = number
         pushed = self._store.push(BARRIER_KEY, number, np.zeros((), np.float32))
-        met = joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], nothing)
+        if pushed.done() and error_of(pushed) is not None:
+            return pushed  # It has not begun.
+        met = joined([pushed, self._store.pull(BARRIER_KEY, number + 1, settled=True)], nothing)
 
-        def refused(pushed: Future[None]) -> None:
-            if (error := error_of(pushed)) is not None:
-                fail(met, error)
-
-        on_end(pushed, refused)
-
-        def ended(met: Future[None]) -> None:
-            if error_of(met) is None or (pushed.done() and error_of(pushed) is None):
+        def ended(_: Future[None]) -> None:
+            if error_of(pushed) is None:
                 self._number = number + 1
 
         on_end(met, ended)

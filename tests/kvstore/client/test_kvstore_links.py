@@ -15,11 +15,11 @@ from store_cluster import key_of, store_of
 from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
 from weft_kvstore.bucket.pulls import BucketPulls, PullWait
-from weft_kvstore.client.core import LOG_AFTER_S, QUIET_S
+from weft_kvstore.client.core import LOG_AFTER_S, MOST_SILENT, QUIET_S, ClientCore
 from weft_kvstore.client.link import LinkState
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
-from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.errors import StoreClosedError, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.library.steps import Barriers
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
@@ -344,27 +344,110 @@ def test_a_client_that_stood_still_blames_no_shard_though_a_connection_broke_mea
     assert all(link.lost is None for link in simulation.clients[0].links)
 
 
-def test_a_pushpull_that_is_given_up_fails_once_its_gradients_have_arrived() -> None:
-    """Until then they are read, and may be sent again."""
+def fails(client: ClientCore, future: Future[Any], error: StoreError) -> None:
+    """Its operation fails; its future does so only later, on the thread that does the I/O."""
+    (operation,) = [one for one in client.open.values() if one.future is future]
+    client.end(operation, None, error)
+
+
+def test_a_pushpull_behind_a_push_that_has_failed_fails_once_its_gradients_have_arrived() -> None:
+    """Until then they are read, and may be sent again; they count."""
     simulation = Simulation(described(zero("w", (10,), 2)), LINK)
     store, client, gradient, out = simulation.stores[0], simulation.clients[0], ones(10), np.full(10, 7.0, np.float32)
     ended(simulation, store.pull("w", 0))
-    made = [store.pushpull(store.key_set(["w"]), step, [gradient], out=[out]) for step in range(2)]
-    for future in made:
-        future.given_up = StoreLostError("given up")
-    client.give_up({*made})
-    assert not any(future.done() for future in made)
+    first = store.push("w", 0, ones(10))
+    made = [store.pushpull(store.key_set(["w"]), step, [gradient], out=[out]) for step in (1, 2)]
+    fails(client, first, StoreLostError("silent"))
+    client.end_futures()
+    assert [one.done() for one in (first, *made)] == [True, False, False]
     simulation.settle(ANY)
     for future in made:
-        assert future.arrived
-        with pytest.raises(StoreLostError, match="given up"):
+        with pytest.raises(StoreLostError, match="silent"):
             future.result(0)
+    assert client.failed == {"w": {0: first.exception(0)}}
     gradient[:] = 100.0
     assert not client.open
-    for step in range(2):
+    store.push("w", 0, ones(10))
+    for step in range(3):
         simulation.stores[1].push("w", step, ones(10))
-    assert ended(simulation, store.pull("w", 2)).tolist() == [-4.0] * 10
+    assert ended(simulation, store.pull("w", 3)).tolist() == [-6.0] * 10
     assert out.tolist() == [7.0] * 10
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_pulls_fail_with_the_push_that_they_wait_for_and_those_after_it_until_it_is_pushed_again(
+    caplog: pytest.LogCaptureFixture, *, rows: bool
+) -> None:
+    """The earliest failed push is said. It is known before the future of the push has ended."""
+    simulation = Simulation(described(table("w", (10, 2), 1) if rows else zero("w", (10,), 1), slots=1), LINK)
+    store, client, ids = simulation.stores[0], simulation.clients[0], np.arange(2)
+
+    def push(step: int) -> Future[Any]:
+        return store.push_rows("w", step, ids, ones(2, 2)) if rows else store.push("w", step, ones(10))
+
+    def pull(version: int) -> Future[Any]:
+        return store.pull_rows("w", ids, version) if rows else store.pull("w", version)
+
+    pushed, pulled = [push(step) for step in range(3)], [pull(version) for version in range(4)]
+    fails(client, pushed[1], StoreTimeoutError("late"))
+    assert caplog.text == ""
+    fails(client, pushed[0], StoreRefusedError("far"))
+    assert "it has to be pushed again: far" in caplog.text
+    assert not any(one.done() for one in (*pushed, *pulled))
+    assert list(client.failed["w"]) == [1, 0]
+    client.end_futures()
+    assert [str(one.exception(0)) if one.done() else None for one in pulled] == [None, "far", "late", "late"]
+    for version, step, error in ((1, 0, "far"), (2, 0, "far"), (3, 0, "far")):
+        pulled.append(pull(version))
+        client.end_futures()
+        told = f"step {step} has to be pushed again, with step={step}; its push failed: {error}"
+        assert (type(pulled[-1].exception(0)), str(pulled[-1].exception(0))) == (StoreRefusedError, told)
+    again = push(0)
+    with pytest.raises(StoreTimeoutError, match="step 1 has to be pushed again, with step=1; its push failed: late"):
+        ended(simulation, pull(2))
+    assert ended(simulation, again) is None
+    ended(simulation, push(1))
+    assert ended(simulation, pull(3)).tolist() == ([[-3.0] * 2] * 2 if rows else [-3.0] * 10)
+
+
+def test_a_push_that_fails_once_its_step_was_pushed_again_fails_nothing() -> None:
+    simulation = Simulation(described(zero("w", (10,), 1), slots=1), LINK)
+    store, client = simulation.stores[0], simulation.clients[0]
+    first, second, pulled = store.push("w", 0, ones(10)), store.push("w", 0, ones(10)), store.pull("w", 1)
+    fails(client, first, StoreTimeoutError("late"))
+    assert client.failed == {}
+    assert ended(simulation, pulled).tolist() == [-1.0] * 10
+    assert ended(simulation, second) is None
+
+
+def test_of_a_client_that_closes_nothing_has_to_be_pushed_again(caplog: pytest.LogCaptureFixture) -> None:
+    simulation = Simulation(described(zero("w", (10,), 1), slots=1), LINK)
+    store, client = simulation.stores[0], simulation.clients[0]
+    calls = [store.push("w", 0, ones(10)), store.pull("w", 1)]
+    client.close("the store was closed")
+    client.end_futures()
+    assert [type(one.exception(0)) for one in calls] == [StoreClosedError] * 2
+    assert (client.failed, caplog.text) == ({}, "")
+
+
+def test_of_pushes_that_fail_silently_some_are_remembered() -> None:
+    simulation = Simulation(described(zero("w", (10,), 1), slots=1), LINK)
+    store, client = simulation.stores[0], simulation.clients[0]
+    for step in range(2 * MOST_SILENT):
+        fails(client, store.push("w", step, ones(10)), StoreLostError("silent"))
+    assert list(client.failed["w"]) == list(range(MOST_SILENT))
+
+
+@pytest.mark.parametrize("trouble", [None, "shard 0 has started anew and has lost its values"])
+def test_a_pull_says_what_has_become_of_the_shard_since_the_push_that_it_would_wait_for(trouble: str | None) -> None:
+    simulation = Simulation(described(zero("w", (10,), 1), slots=1, shards=2), LINK)
+    store, client = simulation.stores[0], simulation.clients[0]
+    fails(client, store.push("w", 0, ones(10)), StoreLostError("silent"))
+    client.links[1 - next(iter(client.routing.runs[0]))].refused = trouble
+    pulled = store.pull("w", 1)
+    client.end_futures()
+    told = "step 0 has to be pushed again, with step=0; its push failed: silent"
+    assert str(pulled.exception(0)) == (told if trouble is None else f"{told}; since then: {trouble}")
 
 
 def test_a_shard_that_started_anew_has_lost_its_values() -> None:

@@ -24,7 +24,7 @@ from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.client.poller import BATCH, BURST_BYTES, CALLS_BEGIN, Interrupts
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreClosedError, StoreError
-from weft_kvstore.futures import StoreFuture, fail, finished, joined, on_end, then
+from weft_kvstore.futures import StoreFuture, joined, on_end, then
 from weft_kvstore.settings import LinkSettings
 
 KEYS = ["k0", "k1", "k2", "k3"]
@@ -121,15 +121,6 @@ def test_a_joined_future_leads() -> None:
         assert both.result(WAIT_S).shape == (8,)
         later = then(one.pull("k3", 0), lambda _: one.push("k3", 0, GRADIENT))
         assert later.exception(WAIT_S) is None
-
-
-@pytest.mark.parametrize("arrived", [False, True])
-def test_what_ends_as_another_future_does_says_too_whether_its_gradients_have_arrived(*, arrived: bool) -> None:
-    begun: StoreFuture[int] = StoreFuture()
-    whole = then(finished(None), lambda _: begun)
-    begun.arrived = arrived
-    begun.set_exception(StoreError("too late"))
-    assert (str(whole.exception(0)), whole.arrived) == ("too late", arrived)
 
 
 def test_a_leader_that_waits_for_what_another_thread_ends_hears_of_it() -> None:
@@ -611,22 +602,6 @@ def test_of_many_calls_some_are_begun_before_what_has_come_is_read(monkeypatch: 
             assert first.done()
     assert done.count("begin") == 8
     assert {*done[: done.index("begin", 1)]} == {"begin", "receive", "tick"}
-
-
-def test_pulls_that_are_given_up_begin_before_others_and_those_that_have_not_begun_end_as_they_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("weft_kvstore.client.sockets.ROUND_S", 0.0)
-    with two_slots() as (one, _), without_thread(one):
-        begun = one.pull("k0", 1)
-        with one._poller._working:
-            other, later = one.pull("k0", 0), one.pull("k0", 1)
-            for pull in (begun, later):
-                fail(pull, StoreError("given up"))
-        for pull in (begun, later):
-            with pytest.raises(StoreError, match="given up"):
-                pull.result(WAIT_S)
-        assert other.result(WAIT_S).shape == (8,)
 
 
 def test_a_shard_is_heard_before_it_can_be_silent() -> None:

@@ -8,18 +8,14 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
-from weakref import ref
 
 import numpy as np
 import pytest
 
-from face_stores import WAIT_S, Make, faces, ones, pull, push, steps_of, zero
-from same_host_children import wait_until
+from face_stores import WAIT_S, Make, ones, push, steps_of, zero
 from weft_kvstore import (
-    ClientStatistics,
     Key,
     KVStore,
-    LinkStatistics,
     StoreError,
     StoreLostError,
     StoreRefusedError,
@@ -206,139 +202,22 @@ def ended(error: Exception | None = None) -> Future[None]:
     return future
 
 
-def test_the_earliest_failed_push_is_remembered_until_its_step_is_pushed_again() -> None:
-    steps = steps_of("w")
-    for step, error in enumerate([StoreTimeoutError("late"), StoreRefusedError("far"), None]):
-        push(steps, "w", step, ended(error))
-    assert (steps.failed("w", 1), steps.failed("w", 0)) == (steps.failed("w", 3), None)
-    earliest, refused = steps.failed("w", 3), steps.failed("w", 3, refused=True)
-    assert earliest is not None
-    assert refused is not None
-    assert [(one.step, one.is_refused) for one in (earliest, refused)] == [(0, False), (1, True)]
-    push(steps, "w", 0, ended())
-    assert steps.failed("w", 3) == refused
-    push(steps, "w", 1, ended())
-    assert steps.failed("w", 3) is None
-
-
-def test_a_failure_of_a_push_counts_only_if_the_step_was_not_pushed_again() -> None:
-    steps, first, second = steps_of("w"), StoreFuture[None](), StoreFuture[None]()
-    push(steps, "w", None, first)
-    push(steps, "w", 0, second)
-    first.set_exception(StoreTimeoutError("late"))
-    assert steps.failed("w", 1) is None
-    second.set_exception(StoreTimeoutError("later"))
-    assert str(steps.failed("w", 1).error) == "later"  # type: ignore[union-attr]  # it is there
-
-
-def test_a_failure_is_known_before_anybody_sees_the_push_fail() -> None:
-    steps, pushed, seen = steps_of("w"), StoreFuture[None](), list[bool]()
-    push(steps, "w", None, pushed)
-    noted = pushed._before_end
-    assert noted is not None
-
-    def note(failed: StoreFuture[Any]) -> None:
-        noted(failed)
-        seen.append(failed.done() or steps.failed("w", 1) is None)
-
-    pushed.before_end(note)
-    pushed.set_exception(StoreRefusedError("far"))
-    assert seen == [False]
-
-
-@pytest.mark.parametrize("is_early", [False, True])
-@pytest.mark.parametrize("error", [None, StoreRefusedError("far")])
-def test_what_follows_a_push_is_called_once_also_where_it_is_said_as_the_push_ends(
-    error: StoreError | None, is_early: bool
-) -> None:
-    """Whether it is said just before the push begins to end, just after, or once it has ended."""
-    seen: list[StoreFuture[Any]] = []
-
-    class Ending(StoreFuture[None]):
-        @property
-        def _is_ending(self) -> bool:  # type: ignore[override]  # a thread sets it in the middle of another's call
-            return self.__dict__.get("ending", False)
-
-        @_is_ending.setter
-        def _is_ending(self, ending: bool) -> None:
-            self.__dict__["ending"] = ending and not is_early
-            self.before_end(seen.append)
-            self.__dict__["ending"] = ending
-
-    push = Ending()
-    if error is None:
-        push.set_result(None)
-    else:
-        push.set_exception(error)
-    assert seen == [push]
-    push.before_end(seen.append)
-    assert seen == [push, push]
-
-
-class Looked(StoreFuture[None]):
-    """Counts how often it is asked about, and by how many it is watched."""
-
-    checks_steps = 0
-
-    @property
-    def has_ended(self) -> bool:  # type: ignore[override]  # it is counted
-        Looked.checks_steps += 1
-        return self._state == "FINISHED"
-
-    @has_ended.setter
-    def has_ended(self, ended: bool) -> None:
-        assert ended
-
-    def before_end(self, hook: Callable[[StoreFuture[Any]], None]) -> None:
-        Looked.checks_steps += 1
-        super().before_end(hook)
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way(again: bool) -> None:
-    Looked.checks_steps, steps, count = 0, steps_of("w"), 1000
-    pushes, pulls = [Looked() for _ in range(count)], [StoreFuture[None]() for _ in range(count)]
-    for step, one in enumerate(pushes):
-        push(steps, "w", step if again else None, one)
-        pull(steps, "w", step + 1, pulls[step])
-    assert Looked.checks_steps <= 6 * count
-    pushes[600].set_exception(StoreRefusedError("far"))
-    assert [one.done() for one in pulls] == [False] * 600 + [True] * 400
-    for one in pushes:
-        if one is not pushes[600]:
-            one.set_result(None)
-    assert not steps._under_way
-
-
-def test_values_that_were_pulled_are_not_kept_while_a_push_is_under_way() -> None:
-    """Neither those of pulls nor those of pushpulls, whose steps may be numbered by their caller."""
-    steps, stuck, values = steps_of("w", "stuck"), StoreFuture[None](), list[Callable[[], Any]]()
-    push(steps, "stuck", None, stuck)
-    for step in range(3):
-        for begin in (push, pull):
-            future = StoreFuture[np.ndarray]()
-            begin(steps, "w", step, future)
-            value = np.zeros(2)
-            values.append(ref(value))
-            future.set_result(value)
-            del future, value
-    assert [value() for value in values] == [None] * 6
-    late = StoreFuture[None]()
-    pull(steps, "stuck", 1, late)
-    stuck.set_exception(StoreLostError("silent"))
-    assert isinstance(late.exception(0), StoreLostError)
-
-
-def test_of_pushpulls_that_have_ended_nothing_is_kept_while_a_push_is_under_way() -> None:
-    with faces("local", describe({"w": zero(2), "stuck": zero(2)}, rule="sgd")) as (store,):
-        steps, stuck, counts = store._steps, StoreFuture[None](), set[int]()
-        push(steps, "stuck", None, stuck)
-        for _ in range(3):
-            store.pushpull("w", ones(2)).result(WAIT_S)
-            store._store.pull("w", 0).result(WAIT_S)  # The hooks of what ended before it were called.
-            counts.add(sum(map(len, (steps._pulls, steps._again, steps._under_way))))
-        assert counts == {1}
-        stuck.set_result(None)
+def test_a_step_that_is_pushed_again_has_failed_no_more_unless_it_cannot_begin() -> None:
+    steps, begun, silent, far = steps_of("w"), StoreFuture[None](), StoreLostError("silent"), StoreRefusedError("far")
+    for _ in range(3):
+        push(steps, "w", None, begun)
+    steps._failed["w"] = {0: silent, 2: far}
+    told = r"of key 'w': step 2 has to be pushed again, with step=2; its push failed: far"
+    with pytest.raises(StoreRefusedError, match=told):
+        push(steps, "w", None, begun)
+    for step in (0, 2):
+        with pytest.raises(ZeroDivisionError):
+            steps.push("push", ["w"], step, [], lambda *_: 1 // 0)
+    assert steps._failed["w"] == {0: silent, 2: far}
+    push(steps, "w", 2, begun)
+    assert steps._failed["w"] == {0: silent}
+    push(steps, "w", None, begun)
+    assert steps.of("w") == 4
 
 
 def test_a_call_that_finds_no_memory_names_itself_and_its_key(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,42 +253,6 @@ def test_calls_that_a_store_has_not_begun_when_it_is_closed_end_all(monkeypatch:
     calls = [call() for _ in range(3) for call in (lambda: store.push("w", ones(2)), lambda: store.pull("w"))]
     store.close()
     assert {type(call.exception(WAIT_S)) for call in calls} == {StoreClosedError}
-
-
-def test_a_push_that_a_close_fails_fails_the_pulls_behind_it(caplog: pytest.LogCaptureFixture) -> None:
-    steps, pushed, pulled = steps_of("w"), StoreFuture[None](), StoreFuture[None]()
-    push(steps, "w", None, pushed)
-    pull(steps, "w", 1, pulled)
-    pushed.set_exception(StoreClosedError("closed"))
-    assert type(pulled.exception(0)) is StoreClosedError
-    assert (steps.failed("w", 1), steps.has_failed, caplog.text) == (None, False, "")
-
-
-class LosesOnce:
-    """A store whose pushes find a shard silent, which has then started anew."""
-
-    def __init__(self, store: object, trouble: str | None) -> None:
-        self._store = store
-        self._link = LinkStatistics(trouble=trouble, refused=trouble is not None)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-    def push(self, *_: object, **__: object) -> Future[None]:
-        return ended(StoreLostError("shard 1 has been silent for 5.0 s"))
-
-    def statistics(self) -> ClientStatistics:
-        return ClientStatistics(links=(LinkStatistics(), self._link))
-
-
-@pytest.mark.parametrize("trouble", [None, "shard 1 at tcp://here has started anew and has lost its values"])
-def test_a_pull_says_what_has_become_of_the_shard_since_the_push_that_it_would_wait_for(trouble: str | None) -> None:
-    with faces("local", describe({"w": zero(2)}, rule="sgd")) as (store,):
-        lost = KVStore(LosesOnce(store._store, trouble), store.description, 0)  # type: ignore[arg-type]  # it stands in
-        lost.push("w", ones(2))
-        with pytest.raises(StoreLostError, match=r"step 0 has to be pushed again.* silent for 5") as raised:
-            lost.pull("w").result(WAIT_S)
-        assert str(raised.value).endswith("5.0 s" if trouble is None else f"; since then: {trouble}")
 
 
 def test_barriers_may_be_called_ahead(make: Make) -> None:
@@ -504,6 +347,7 @@ def test_a_pull_that_has_failed_with_a_push_writes_nothing_any_more(
         store.pull("w").result(WAIT_S)  # The version of the key is checked once.
     out = {"w": np.full(2, 7.0, np.float32), "x": np.full(3, 7.0, np.float32)}
     store.push("x", ones(3)).result(WAIT_S)
+    other.push("x", ones(3))  # A call of several keys at several versions fails once all of it has ended.
     pushes = [store.push("w", ones(2)) for _ in range(4)]
     if not is_under_way:
         assert refused(pushes[-1])
@@ -512,7 +356,6 @@ def test_a_pull_that_has_failed_with_a_push_writes_nothing_any_more(
     assert store.statistics().operations == 0
     for array in out.values():
         array[:] = 42.0
-    other.push("x", ones(3))
     for _ in range(4):
         other.push("w", ones(2))
     other.pull("w", version=3).result(WAIT_S)
@@ -532,24 +375,3 @@ def test_a_pull_of_rows_that_has_failed_with_a_push_is_open_no_more(make: Make) 
     other.pull_rows("t", [0], version=3).result(WAIT_S)
     store.push_rows("t", [0], ones(1, 2), step=3)
     assert store.pull_rows("t", [0]).result(WAIT_S).tolist() == [[-8.0, -8.0]]
-
-
-@pytest.mark.parametrize("keys", ["w", ["x", "w"]])
-def test_a_pushpull_that_has_failed_with_an_earlier_push_counts_but_writes_nothing(
-    make: Make, keys: str | list[str]
-) -> None:
-    store, other = make(describe({"w": zero(2), "x": zero(2)}, slots=2, rule="sgd", lr=1.0))
-    store.pull(["w", "x"]).result(WAIT_S)
-    for one in (store, other):
-        one.push(["w", "x"], [ones(2)] * 2).result(WAIT_S)
-    outs, silent = np.full((2, 2), 7.0, np.float32), StoreFuture[None]()
-    push(store._steps, "w", 0, silent)
-    failed = store.pushpull(keys, ones(2) if keys == "w" else [ones(2)] * 2, out=outs[0] if keys == "w" else [*outs])
-    silent.set_exception(StoreLostError("silent"))
-    with pytest.raises(StoreLostError, match="silent"):
-        failed.result(WAIT_S)
-    outs[:] = 42.0
-    assert other.pushpull(keys, ones(2) if keys == "w" else [ones(2)] * 2).result(WAIT_S) is not None
-    wait_until(lambda: store.statistics().operations == 0)
-    assert np.all(outs == 42.0)
-    assert other.pull("w").result(WAIT_S).tolist() == [-4.0, -4.0]

@@ -18,7 +18,7 @@ from weft_kvstore import KVStore, StoreRefusedError
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.form import store_name, user_key
-from weft_kvstore.futures import OtherThread, StoreFuture, fail, finished, joined, then
+from weft_kvstore.futures import OtherThread, StoreFuture, finished, joined, then
 from weft_kvstore.store import Pulled
 
 USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))
@@ -116,6 +116,7 @@ class ManyStore:
     """A store that takes many keys at once, and none alone."""
 
     def __init__(self) -> None:
+        self.failed: dict[str, dict[int, BaseException]] = {}
         self.pushed: list[tuple[list[str], int]] = []
         self.outs: list[bool] = []
 
@@ -213,68 +214,3 @@ def test_a_future_that_others_wait_for_ends_while_its_lock_is_held() -> None:
     vars(future)["_lock"] = Watched()
     future.set_result(1)
     assert seen == [False, True]
-
-
-class GivesUp:
-    """A driver that notes what it is to give up, and leaves that to the test."""
-
-    waited_for = None
-
-    def __init__(self) -> None:
-        self.given_up: list[set[Future[Any]]] = []
-
-    def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
-        raise AssertionError(future)
-
-    def ended(self, future: StoreFuture[Any]) -> None:
-        raise AssertionError(future)
-
-    def give_up(self, futures: set[Future[Any]]) -> None:
-        self.given_up.append(futures)
-
-
-def test_a_future_fails_once_what_it_is_made_of_has() -> None:
-    driver, error = GivesUp(), KeyError()
-    parts = [StoreFuture[int](driver) for _ in range(2)]
-    parts[0].set_result(1)
-    result = joined(parts, sum)
-    fail(result, error)
-    assert driver.given_up == [{result, parts[1]}]
-    assert not result.done()
-    assert parts[1].given_up is error
-    parts[1].set_exception(error)
-    assert result.exception() is error
-
-
-def test_a_future_that_nobody_has_begun_fails_at_once() -> None:
-    result = joined([Future[int]()], sum)
-    fail(result, KeyError())
-    assert isinstance(result.exception(), KeyError)
-
-
-def test_the_others_of_a_join_are_given_up_when_one_fails() -> None:
-    driver = GivesUp()
-    parts = [StoreFuture[int](driver) for _ in range(3)]
-    result = joined(parts, sum)
-    error = KeyError()
-    parts[1].set_exception(error)
-    assert driver.given_up == [{parts[0], parts[2]}]
-    parts[0].set_exception(error)
-    parts[2].set_result(1)
-    assert result.exception() is error
-    assert len(driver.given_up) == 1
-
-
-def test_what_begins_after_it_was_given_up_is_given_up_too() -> None:
-    driver, begun = GivesUp(), list[int]()
-    first, later = StoreFuture[int](driver), StoreFuture[None](driver)
-
-    def begin(value: int) -> Future[None]:
-        begun.append(value)
-        return later
-
-    result = then(first, begin)
-    fail(result, KeyError())
-    first.set_result(1)
-    assert begun == [1]
-    assert driver.given_up[1:] == [{later}]
