@@ -403,7 +403,7 @@ class ClientCore:
                 _log.warning("it has to be pushed again: %s", error)
         for other in [*self.open.values()]:
             if other.is_pull and other.version > step and not keys.isdisjoint(other.reads):
-                self._give_up(other, error)
+                self._give_up(other, error, str(error))
 
     def _fails_with_push(self, operation: Operation) -> bool:
         """Ends a pull whose version does not come, as a push before it has failed. A step that is pushed again has not
@@ -419,17 +419,17 @@ class ClientCore:
                 lost = next((link.trouble for link in self.links if link.refused is not None), None)
                 if lost is not None and not lacks(error):
                     text = f"{text}; since then: {lost}"
-                made = type(error) if isinstance(error, StoreError) else StoreError
-                return self._give_up(operation, made(text))
+                return self._give_up(operation, error, text)
         return False
 
-    def _give_up(self, operation: Operation, error: BaseException) -> bool:
-        """Ends a pull, if it has not gradients to send: they count, so it fails once the shards have them and read the
-        caller's arrays no more. Whether it has ended."""
-        operation.refusal = error
-        if operation.sends and not operation.has_arrived:
+    def _give_up(self, pull: Operation, error: BaseException, text: str) -> bool:
+        """Ends a pull that waits for a push which has failed. One that has gradients to send fails once the shards have
+        them, and read the caller's arrays no more: they count. Whether it has ended."""
+        made = type(error) if isinstance(error, StoreError) else StoreError
+        pull.refusal = made(f"{self.name_of(pull)}: {text}")
+        if pull.sends and not pull.has_arrived:
             return False
-        self.end(operation, None, error)
+        self.end(pull, None, pull.refusal)
         return True
 
     def end(self, operation: Operation, result: Any, error: BaseException | None) -> None:
