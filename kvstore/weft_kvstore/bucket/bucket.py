@@ -143,8 +143,7 @@ class Bucket:
                 if pending is None:
                     self._waiting[index, step] = PendingSegments(self.bounds, segments)
                 else:
-                    for segment in segments:
-                        pending.put(segment)
+                    pending.put(*segments)
                 if self._adds_early:
                     self._add_early(index, step, first, stop)
                 greatest[index] += 1
@@ -356,7 +355,8 @@ class Bucket:
         steps = self.steps
         contributors = 0
         is_mixed = False
-        for index in self._order(step) if self.spec.is_sync else indices:
+        by_arrival = self.spec.merge is Merge.ARRIVAL and self.spec.is_sync
+        for index in self._order(step) if by_arrival else indices:
             pending = self._waiting[index, step]
             segments = pending.take(first, stop)
             if not pending.segments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
@@ -35,8 +35,10 @@ class PendingSegments:
         """How many slices lie here."""
         return sum(one.stop - one.first for one in self.segments)
 
-    def put(self, segment: Segment) -> None:
-        insort(self.segments, segment, key=_FIRST)
+    def put(self, *segments: Segment) -> None:
+        """Some that follow each other."""
+        at = bisect_left(self.segments, segments[0].first, key=_FIRST)
+        self.segments[at:at] = segments
 
     def within(self, first: int, stop: int) -> list[Segment]:
         """What lies within a range, whole where it goes beyond; it stays."""
@@ -101,23 +103,26 @@ class Gradient:
         edges = {first, stop}
         for layer in layers:
             for one in layer:
-                edges.add(max(one.first, first))
-                edges.add(min(one.stop, stop))
+                edges.update(one[:2])
         cuts = sorted(edges)
+        cuts = cuts[bisect_left(cuts, first) : bisect_right(cuts, stop)]
         origin = int(bounds[first])
-        self._starts: list[int] = (bounds[cuts] - origin).tolist()
+        starts: list[int] = (bounds[cuts] - origin).tolist()
+        self._starts = starts
         """Where the elements begin that are the sum of the same arrays, and where the last of them end."""
-        self._arrays: dict[int, list[Any]] = {}
-        """These arrays, by their place in `_starts`."""
+        self._arrays: list[list[tuple[int, Any]]] = [[] for _ in starts[1:]]
+        """These arrays, each with the element at which it begins."""
         for layer in layers:
+            at = 0
             for one in layer:
-                start, at = int(bounds[one.first]) - origin, bisect_left(cuts, one.first)
-                while at < len(cuts) - 1 and cuts[at] < one.stop:
-                    some = one.elements[self._starts[at] - start : self._starts[at + 1] - start]  # type: ignore[index]
-                    self._arrays.setdefault(at, []).append(some)
+                while cuts[at] < one.first:
                     at += 1
-        self.count = self._starts[-1]
-        self.dtype: np.dtype[Any] = self._arrays[0][0].dtype
+                start = starts[at] if one.first >= first else int(bounds[one.first]) - origin
+                while cuts[at] < one.stop and at < len(self._arrays):
+                    self._arrays[at].append((start, one.elements))
+                    at += 1
+        self.count = starts[-1]
+        self.dtype: np.dtype[Any] = self._arrays[0][0][1].dtype
         self.is_one_array = len(self._arrays) == len(self._arrays[0]) == 1
         """Whether all of it lies in one array already."""
 
@@ -126,12 +131,13 @@ class Gradient:
         starts, low = self._starts, begin
         at = bisect_right(starts, begin) - 1
         while low < end:
-            start, high, arrays = starts[at], min(starts[at + 1], end), self._arrays[at]
-            total, is_all = arrays[0][low - start : high - start], high - low == end - begin
+            arrays, high = self._arrays[at], min(starts[at + 1], end)
+            start, total = arrays[0]
+            total, is_all = total[low - start : high - start], high - low == end - begin
             if is_all and len(arrays) == 1:
                 return total  # type: ignore[no-any-return]  # it is an array
             some = out if is_all else out[low - begin : high - begin]
-            for other in arrays[1:]:
+            for start, other in arrays[1:]:
                 total = np.add(total, other[low - start : high - start], out=some)
             if len(arrays) == 1:
                 some[...] = total
@@ -140,8 +146,8 @@ class Gradient:
 
     def total(self) -> Array:
         """All of it as an array that may be written; the first one takes the others where it can."""
-        first: Array = self._arrays[0][0]
-        is_taken = first.flags.writeable and len(first) == self.count
+        first: Array = self._arrays[0][0][1]
+        is_taken = first.flags.writeable and len(first) == self.count and len(self._arrays) == 1
         out = first if is_taken else np.empty(self.count, self.dtype)
         for begin in range(0, 0 if is_taken and self.is_one_array else self.count, ADDED_ELEMENTS):
             some = out[begin : begin + ADDED_ELEMENTS]

@@ -522,10 +522,6 @@ class Outbox(Generic[E, W]):
             self.put(run)
         return again
 
-    def waiting(self) -> list[tuple[int, int, int]]:
-        """Priority, slices and bytes of the runs that wait; may be called on any thread."""
-        return [(run.priority, run.waiting, run.nbytes) for *_, run in list(self._heap) if run.queued]
-
     def clear(self) -> tuple[list[Fragment[E, W]], list[Fragment[E, W]]]:
         """Empties it, for a peer that is gone: what has left on some connection, and what has not."""
         left = [one for frame in self.frames.values() for one in frame.fragments]
