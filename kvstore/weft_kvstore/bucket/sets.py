@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Hashable
-from typing import Final
 
 import numpy as np
 
@@ -15,10 +14,7 @@ from weft_kvstore.arrays import Array, Range, Ranges, Segment, ranges_alike, ran
 from weft_kvstore.bucket.sums import PendingSegments
 from weft_kvstore.bucket.update import BucketSpec, BucketValues
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
-
-SETS_KEPT: Final = 1024
-"""How many of the last calls that set something are known again, should they come again after a broken connection."""
+from weft_kvstore.settings import SETS_AHEAD, SETS_KEPT, SETS_WAITING
 
 
 class KnownSets:

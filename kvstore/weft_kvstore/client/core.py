@@ -25,7 +25,7 @@ from weft_kvstore.errors import (
     StoreTimeoutError,
 )
 from weft_kvstore.same_host.memory import SharedMemory
-from weft_kvstore.settings import STALL_S, LinkSettings
+from weft_kvstore.settings import SETS_KEPT, STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_runs
@@ -180,6 +180,10 @@ class ClientCore:
                 self.end(operation, None, self._lost_error(link, operation))
                 return
         if self.failed and self._fails_with_push(operation):
+            return
+        if operation.sets and len(self._setting) >= SETS_KEPT:
+            detail = f"{SETS_KEPT} calls that set values have not ended; wait for some of them"
+            self.end(operation, None, StoreRefusedError(f"{self.name_of(operation)}: {detail}"))
             return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
         if self._setting:

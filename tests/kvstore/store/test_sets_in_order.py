@@ -222,3 +222,35 @@ def test_the_deadline_of_a_value_lets_go_what_comes_behind_it() -> None:
     simulation.finish(random.Random(6), was_set, barrier)
     assert isinstance(was_set.exception(0), StoreTimeoutError)
     assert barrier.result(0) is None
+
+
+def test_values_that_were_set_by_many_calls_hold_once_though_all_are_sent_again() -> None:
+    """Their acknowledgements are lost, and another slot has updated them meanwhile."""
+    names = [f"k{number}" for number in range(1100)]
+    keys = [constant(key_of(name, (1,), 2), 0.0) for name in names]
+    description = store_of(keys, slots=2, shards=1, rule="sgd", hyper={"lr": 1.0}, mode=Mode.ASYNC)
+    simulation, choose = Simulation(description), Choosing(deaf(0))
+    simulation.settle(random.Random(1))
+    one, other = simulation.stores[0], simulation.stores[1]
+    values = [one.set(name, 1, np.full(1, 50, np.float32)) for name in names]
+    settle(simulation, choose)
+    pushed = other.push(names, 0, [np.ones(1, np.float32)] * len(names))
+    settle(simulation, choose)
+    simulation.cut(0, 0)
+    simulation.finish(random.Random(1), pushed, *values)
+    pulled = other.pull(names, 1)
+    simulation.finish(random.Random(1), pulled)
+    assert {float(value[0]) for value in pulled.result(0)} == {49.0}
+
+
+def test_a_client_has_no_more_sets_open_than_shards_know_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_kvstore.client.core.SETS_KEPT", 2)
+    simulation = Simulation(described())
+    store, value = simulation.stores[0], np.ones(64, np.float32)
+    values = [store.set("w", version, value) for version in (1, 2, 3)]
+    simulation.finish(random.Random(1), *values)
+    with pytest.raises(StoreRefusedError, match="set of key 'w', version 3: 2 calls that set values have not ended"):
+        values[2].result(0)
+    again = store.set("other", 1, value)
+    simulation.finish(random.Random(1), again)
+    assert again.exception(0) is None
