@@ -20,6 +20,9 @@ class TcpProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.up, self.down = bytearray(), bytearray()
+        self.flows = threading.Event()
+        """While it is not set, nothing more passes to the shard."""
+        self.flows.set()
         self._lock = threading.Lock()
         self._is_open = True
         self._live: list[tuple[socket.socket, threading.Thread]] = []
@@ -40,12 +43,18 @@ class TcpProxy:
 
     def cut(self) -> None:
         """Ends every connection, and each new one until `restore`."""
+        self.flows.set()
         with self._lock:
             self._is_open = False
             for near, thread in self._live:
                 _end(near)
                 thread.join(WAIT_S)
             self._live = []
+
+    def wait_ended(self) -> None:
+        """Until the clients have ended all connections, and what they have sent has passed."""
+        for _, thread in self._live:
+            thread.join(WAIT_S)
 
     def restore(self) -> None:
         """Lets connections through again."""
@@ -68,16 +77,18 @@ class TcpProxy:
         with near, contextlib.suppress(OSError), socket.create_connection(self._target) as far:
             back = threading.Thread(target=_forward, args=(far, near, self.down))
             back.start()
-            _forward(near, far, self.up)
+            _forward(near, far, self.up, self.flows)
             back.join(WAIT_S)
 
 
-def _forward(source: socket.socket, sink: socket.socket, seen: bytearray) -> None:
+def _forward(source: socket.socket, sink: socket.socket, seen: bytearray, flows: threading.Event | None = None) -> None:
     """Until one of them ends; then both do."""
     with contextlib.suppress(OSError):
         sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while data := source.recv(1 << 16):
             seen += data
+            if flows is not None:
+                flows.wait(WAIT_S)
             sink.sendall(data)
     _end(source)
     _end(sink)

@@ -137,6 +137,8 @@ class ClientCore:
         self.failed: dict[str, dict[int, BaseException]] = {}
         """By key: the steps whose push has failed, and was not made again; until then no later version comes. Noted
         before the future of the push ends. Other threads may read it, and take a step out that they push again."""
+        self.to_close: set[int] = set()
+        """Shards whose connections have large parts of operations that have failed: to be closed before futures end."""
         self._setting: dict[int, Operation] = {}
         self._held: list[tuple[Operation, set[int]]] = []
         self._sent_last: dict[int, tuple[int, int]] = {}
@@ -481,6 +483,8 @@ class ClientCore:
         """Cancels what has not left of an operation that fails, and its requests."""
         for shard in operation.pending:
             link = self.links[shard]
+            if link.has_left(operation):
+                self.to_close.add(shard)
             for run in operation.runs.get(shard, ()):
                 link.outbox.cancel(run)
             if not operation.is_kept and link.requests.pop(operation.number, None) is not None:

@@ -12,7 +12,7 @@ import msgspec
 from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.same_host.memory import SharedFrames, SharedMemory
-from weft_kvstore.settings import LinkSettings, is_loopback
+from weft_kvstore.settings import COPIED_BYTES, LinkSettings, is_loopback
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
@@ -332,6 +332,14 @@ class ClientLink:
         """The shard is given up for good."""
         self.refused = reason
         self.at_fault = at_fault
+
+    def has_left(self, operation: Operation) -> bool:
+        """Whether a large frame is under way that has some of an operation, and no shared memory does."""
+        return any(
+            frame.nbytes >= COPIED_BYTES and any(one.run.owner is operation for one in frame.fragments)
+            for number, frame in self.outbox.frames.items()
+            if number not in self.shared.frames
+        )
 
     def disconnected(self, now: float) -> None:
         """The connection has broken."""

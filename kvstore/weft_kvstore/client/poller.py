@@ -408,7 +408,7 @@ class Poller:
                 sockets.begin(now)
             sockets.receive(readable or {}, now)
             if core.outcomes:
-                core.end_futures()
+                sockets.end_futures()
             if (
                 core.open
                 or core.acknowledges_at_once
@@ -417,7 +417,7 @@ class Poller:
             ):
                 sockets.advance(time.monotonic())
                 if core.outcomes:
-                    core.end_futures()
+                    sockets.end_futures()
         if self._closing or (future is not None and self.waited_for is None):
             return True
         # Before `_working` is released, so that whoever works next knows that this thread sleeps.
@@ -526,11 +526,9 @@ class Poller:
                 finally:  # Whatever fails, nobody waits for ever.
                     try:
                         sockets.close(str(self.end_reason()))
+                        sockets.release()
                     finally:
                         sockets.core.end_futures()
-            self._call_back()
-            with self._working:
-                sockets.release()
         finally:
             self._gone = True
             self._call_back()

@@ -41,7 +41,10 @@ _HANDSHAKE_FAILED = (
 )
 """Its events of a connection that ended in the handshake."""
 
-_WATCHED = int(BROKEN) | _HANDSHAKE_FAILED
+_WATCHED = int(BROKEN) | _HANDSHAKE_FAILED | int(zmq.EVENT_MONITOR_STOPPED)
+
+STOPS_MS: Final = 1000
+"""For libzmq's thread to end a connection whose socket was closed: some 0.1 ms."""
 
 NO_RECONNECT = -1
 
@@ -70,6 +73,8 @@ class LinkSocket:
         self._key = None if keys is None else keys[0].public
         self._passed = [0, 0] if passed is None else passed
         self.is_unread = True
+        self._is_reading = False
+        """Whether large parts were sent, which libzmq reads where they are."""
         self.socket = context.socket(zmq.DEALER)
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
@@ -109,6 +114,8 @@ class LinkSocket:
             for number, part in enumerate(parts):
                 flags = NOW if number == last else MORE
                 size = len(part)
+                if size >= COPIED_BYTES:
+                    self._is_reading = True
                 self._send(part, flags, size < COPIED_BYTES)
                 self._passed[0] += size
         except zmq.Again:
@@ -161,11 +168,15 @@ class LinkSocket:
         return broken
 
     def close(self, linger_ms: int = 0) -> None:
+        """Without `linger_ms` nothing that was sent is read any more when it returns."""
         if self.handover is not None:
             self.handover.close()
-        self.socket.disable_monitor()
-        self.monitor.close(0)
+        if linger_ms or not self._is_reading:
+            self.socket.disable_monitor()
         self.socket.close(linger_ms)
+        while not linger_ms and self._is_reading and self.monitor.poll(STOPS_MS):
+            self._is_reading = recv_monitor_message(self.monitor)["event"] != zmq.EVENT_MONITOR_STOPPED
+        self.monitor.close(0)
 
 
 def _readable(monitor: zmq.Socket[bytes]) -> bool:
@@ -290,6 +301,16 @@ class ClientSockets:
                         core.disconnected(link.shard, time.monotonic())
                         break
 
+    def end_futures(self) -> None:
+        """Ends the futures of operations that have ended. What has failed is read no more: its connection is closed
+        before, where libzmq may have large parts of it."""
+        core = self.core
+        while core.to_close:
+            shard = core.to_close.pop()
+            core.disconnected(shard, time.monotonic())
+            self._drop(shard, 0)
+        core.end_futures()
+
     def unread(self) -> bool:
         """Whether a message is there that no descriptor announces any more. Asks every socket that was used."""
         found = False
@@ -311,7 +332,7 @@ class ClientSockets:
         return poll
 
     def close(self, reason: str) -> None:
-        """Fails open operations for that reason, and queues a Bye; the caller then calls `end_futures`."""
+        """Fails open operations for that reason, and queues a Bye. `release` follows, then `core.end_futures`."""
         core = self.core
         with suppress(IndexError):  # Who submits to a client that is being closed may take its operation back.
             while operation := self.submitted[0]:
