@@ -251,6 +251,8 @@ class BucketPulls(WaitingPulls):
         """The open slices among these that can answer, by the version that they have for it."""
         ranges = wait.open.get(self._spec.number)
         runs = ranges.overlaps(first, stop) if ranges is not None else []
+        if len(runs) == 1:
+            return self.there(wait, *runs[0])
         if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
             return []
         return [one for run in runs for one in self.there(wait, *run)]

@@ -96,18 +96,28 @@ class Gradient:
     of slices `first` to before `stop`, each of which some layer has; segments may go beyond. It is added where it is
     read: while a part of it is in the cache, the rule uses it, and no sum is written to memory."""
 
-    __slots__ = ("_arrays", "_starts", "count", "dtype", "first", "is_one_array", "stop")
+    __slots__ = ("_arrays", "_starts", "array", "count", "dtype", "first", "stop")
 
     def __init__(self, bounds: Array, first: int, stop: int, layers: Sequence[Sequence[Segment]]) -> None:
         self.first, self.stop = first, stop
+        origin = int(bounds[first])
+        self.count = int(bounds[stop]) - origin
+        one = layers[0][0]
+        assert one.elements is not None
+        self.dtype: np.dtype[Any] = one.elements.dtype
+        self.array = one.elements if len(layers) == 1 and one.first == first and one.stop == stop else None
+        """All of it, where it lies in one array already."""
+        if self.array is not None:
+            return
         edges = {first, stop}
         for layer in layers:
             for one in layer:
                 edges.update(one[:2])
-        cuts = sorted(edges)
-        cuts = cuts[bisect_left(cuts, first) : bisect_right(cuts, stop)]
-        origin = int(bounds[first])
-        starts: list[int] = (bounds[cuts] - origin).tolist()
+        cuts, starts = [first, stop], [0, self.count]
+        if len(edges) > 2:
+            cuts = sorted(edges)
+            cuts = cuts[bisect_left(cuts, first) : bisect_right(cuts, stop)]
+            starts = (bounds[cuts] - origin).tolist()
         self._starts = starts
         """Where the elements begin that are the sum of the same arrays, and where the last of them end."""
         self._arrays: list[list[tuple[int, Any]]] = [[] for _ in starts[1:]]
@@ -121,13 +131,11 @@ class Gradient:
                 while cuts[at] < one.stop and at < len(self._arrays):
                     self._arrays[at].append((start, one.elements))
                     at += 1
-        self.count = starts[-1]
-        self.dtype: np.dtype[Any] = self._arrays[0][0][1].dtype
-        self.is_one_array = len(self._arrays) == len(self._arrays[0]) == 1
-        """Whether all of it lies in one array already."""
 
     def read(self, begin: int, end: int, out: Array) -> Array:
         """Elements `begin` to `end`: in `out`, which has as many, or a view where they lie in one array."""
+        if self.array is not None:
+            return self.array[begin:end]
         starts, low = self._starts, begin
         at = bisect_right(starts, begin) - 1
         while low < end:
@@ -146,10 +154,12 @@ class Gradient:
 
     def total(self) -> Array:
         """All of it as an array that may be written; the first one takes the others where it can."""
+        if self.array is not None:
+            return self.array if self.array.flags.writeable else self.array.copy()
         first: Array = self._arrays[0][0][1]
         is_taken = first.flags.writeable and len(first) == self.count and len(self._arrays) == 1
         out = first if is_taken else np.empty(self.count, self.dtype)
-        for begin in range(0, 0 if is_taken and self.is_one_array else self.count, ADDED_ELEMENTS):
+        for begin in range(0, self.count, ADDED_ELEMENTS):
             some = out[begin : begin + ADDED_ELEMENTS]
             found = self.read(begin, begin + len(some), some)
             if found is not some:

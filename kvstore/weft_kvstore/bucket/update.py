@@ -371,7 +371,7 @@ class BucketUpdate:
         """Makes update number `update` of slices `low` to `high`, which lie in one block: `weight` are their elements,
         and `before` is where those go that they have now. A rule that may be cut anywhere gets a gradient that has to
         be put together, or added up, while it is in the cache; what the weights were is copied then too."""
-        spec, rule, scratch = self._spec, self._spec.rule, np.empty(0)
+        spec, rule, array = self._spec, self._spec.rule, gradient.array
         origin = int(self.values.bounds[low] - self.values.bounds[gradient.first]) if low > gradient.first else 0
         state = {name: values.written(low, high)[0][2] for name, values in self.state.items()} if self.state else {}
         begin = end = 0
@@ -383,12 +383,15 @@ class BucketUpdate:
                 pieces = self._pieces(low, high, step)
             for hyper, begin, end in pieces:  # an error names the slices
                 most = end - begin
-                if not gradient.is_one_array:
+                if array is None:
                     most = min(most, ADDED_ELEMENTS) if rule.anywhere else most
                     scratch = np.empty(most, gradient.dtype)
                 for at in range(begin, end, most):
                     some = slice(at, min(at + most, end))
-                    given = gradient.read(origin + at, origin + some.stop, scratch[: some.stop - at])
+                    if array is None:
+                        given = gradient.read(origin + at, origin + some.stop, scratch[: some.stop - at])
+                    else:
+                        given = array[origin + at : origin + some.stop]
                     if before is not None:
                         np.copyto(before[some], weight[some])
                     if rule.whole:  # It sees the key as it is.
