@@ -27,7 +27,7 @@ from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding import KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import AskedRows, TableSpec
-from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks
+from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind
 
 # --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
@@ -239,7 +239,7 @@ class JobShard:
         table = self.tables.get(bucket)
         if table is not None:
             if chunks:
-                check_chunks(table.layout.rows_on(self.shard), table.layout.ids_up, chunks, table.spec.key)
+                table.reader.check_chunks(chunks, table.layout.ids_up)
             if wait.entries > 1:
                 raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
             wait.rows = AskedRows(table, chunks)

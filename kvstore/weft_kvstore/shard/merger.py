@@ -15,7 +15,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import ProtocolError, Run, unpacked_ids, unpacked_rows
+from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
 # --- Merging and answering, the most urgent first and piece by piece --------------------------------------------------
@@ -82,11 +82,11 @@ class Merger:
 
     def push_rows(self, shard: JobShard, slot: int, run: Run, wait: PullWait | None = None) -> None:
         """Takes in a run of chunks of a push of rows; `wait` is a pull of these rows."""
-        table = shard.table(run.bucket)
+        table = shard.tables.get(run.bucket) or shard.table(run.bucket)
         if wait is not None and (wait.rows.table is not table or run.chunks != (wait.rows.chunks or run.chunks)):
             detail = f"{wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             raise ProtocolError(f"Push.request: {detail}")
-        ids, values = unpacked_rows(run, table.layout, table.shard, table.spec.key)
+        ids, values = table.reader.rows(run)
         is_due = table.push(slot, run.step, ids, values, run)
         if wait is not None:
             self._add_ids(wait, table, run, table.layout.rows_up, ids)
@@ -116,7 +116,7 @@ class Merger:
         is_set = kind == PayloadKind.VALUE
         if (is_set and run.chunks) or kind == PayloadKind.RESTORED_STATE or run.bucket in shard.tables:
             table = shard.table(run.bucket)
-            rows = Rows(*unpacked_rows(run, table.layout, table.shard, table.spec.key))
+            rows = Rows(*table.reader.rows(run))
             if is_set:
                 table.check_set(slot, run.step, origin, run.first, run.stop)
                 changed_rows = table.set(run.step, rows, origin, run.first, run.stop)
@@ -147,8 +147,7 @@ class Merger:
                 f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             )
         table: TableState = rows.table
-        ids = unpacked_ids(run, table.layout, shard.shard, table.spec.key)
-        self._add_ids(wait, table, run, table.layout.ids_up, ids)
+        self._add_ids(wait, table, run, table.layout.ids_up, table.reader.ids(run))
 
     def _add_ids(self, wait: PullWait, table: TableState, run: Run, chunk_rows: int, ids: Array) -> None:
         """Takes in chunks of the ids of a pull: it is answered once all are here, and its version is."""
@@ -156,7 +155,7 @@ class Merger:
             return
         if table.can_answer(wait):
             self._begin_answer(wait, table)
-        elif (passed := table.passed(wait)) is not None:
+        elif wait.reading is Reading.EXACT and (passed := table.passed(wait)) is not None:
             self._links.fail(wait.link, wait.request, FailureCode.PASSED, passed)
         else:
             table.pulls.wait_for(wait)

@@ -23,7 +23,7 @@ from weft_kvstore.rows.rows import Rows, batches, last_rows, own_rows
 from weft_kvstore.rows.storage import Draw, TableRows
 from weft_kvstore.sharding import RowLayout
 from weft_kvstore.tables.steps import TableSpec, TableSteps
-from weft_kvstore.wire.codec import Run
+from weft_kvstore.wire.codec import RowReader, Run
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, UNPINNED, BufferSource, OutRun
 
@@ -62,6 +62,7 @@ class TableState:
         "piece_rows",
         "pulls",
         "reached",
+        "reader",
         "rows",
         "shard",
         "spec",
@@ -88,6 +89,7 @@ class TableState:
         self.spec = spec
         self.layout = layout
         self.shard = shard
+        self.reader = RowReader(layout, shard, spec.key)
         self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync, chunk_rows=layout.rows_up, key=spec.key)
         self.pulls = WaitingPulls(spec, self.steps.counts)
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)

@@ -17,7 +17,6 @@ import numpy as np
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import take_rows
 from weft_kvstore.arrays import Array, Buffer, bytes_of
-from weft_kvstore.rows.rows import is_ascending
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.structs import Reader
@@ -244,52 +243,60 @@ class RowSource:
         return (joined.data,)
 
 
-def unpacked_rows(run: Run, layout: RowLayout, shard: int, key: str) -> tuple[Array, Array]:
-    """The rows of a run of a push to a shard: their indices there, a new array that ascends, and values, which may be
-    written: they are copied where the payload is no place for that. `key` is the key's name. Raises ProtocolError,
-    naming the field.
-    """
-    payload, indices = _unpacked(run, layout, shard, key, layout.rows_up, ID_BYTES + layout.row_bytes)
-    count = len(indices)
-    values: Array = np.frombuffer(payload, layout.dtype, count * layout.width, count * ID_BYTES)
-    flags = values.flags
-    if not (flags.writeable and flags.aligned):
-        values = values.copy()
-    return indices, values.reshape(count, layout.width)
+class RowReader:
+    """Reads the chunks of a table's rows, or of ids of them, that come to a shard. `key` is the table's name. All raise
+    ProtocolError, naming the field."""
 
+    __slots__ = ("_key", "_layout", "_most_chunks", "_shard")
 
-def unpacked_ids(run: Run, layout: RowLayout, shard: int, key: str) -> Array:
-    """The ids of a run of a pull, as indices on the shard, which ascend. Raises ProtocolError, naming the field."""
-    return _unpacked(run, layout, shard, key, layout.ids_up, ID_BYTES)[1]
+    def __init__(self, layout: RowLayout, shard: int, key: str) -> None:
+        self._layout, self._shard, self._key = layout, shard, key
+        rows = layout.rows_on(shard)
+        self._most_chunks = {some: chunks_of(rows, some) for some in (layout.rows_up, layout.ids_up)}
+        """By the rows of a full chunk."""
 
+    def rows(self, run: Run) -> tuple[Array, Array]:
+        """The rows of a run of a push: their indices on the shard, a new array that ascends, and values, which may be
+        written: they are copied where the payload is no place for that."""
+        layout = self._layout
+        payload, indices = self._read(run, layout.rows_up, ID_BYTES + layout.row_bytes)
+        count = len(indices)
+        values: Array = np.frombuffer(payload, layout.dtype, count * layout.width, count * ID_BYTES)
+        flags = values.flags
+        if not (flags.writeable and flags.aligned):
+            values = values.copy()
+        return indices, values.reshape(count, layout.width)
 
-def check_chunks(rows: int, chunk_rows: int, chunks: int, key: str) -> None:
-    """Raises ProtocolError for more chunks than distinct rows can fill."""
-    if not 1 <= chunks <= chunks_of(rows, chunk_rows):
-        raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, chunk_rows)}")
+    def ids(self, run: Run) -> Array:
+        """The ids of a run of a pull, as indices on the shard: a new array that ascends."""
+        return self._read(run, self._layout.ids_up, ID_BYTES)[1]
 
+    def check_chunks(self, chunks: int, chunk_rows: int) -> None:
+        """There are not more chunks than distinct rows can fill."""
+        most = self._most_chunks[chunk_rows]
+        if not 1 <= chunks <= most:
+            rows = self._layout.rows_on(self._shard)
+            raise ProtocolError(f"chunks: {chunks} of key {self._key!r}; its {rows} rows here take {most}")
 
-def _unpacked(  # noqa: PLR0917  # as those above
-    run: Run, layout: RowLayout, shard: int, key: str, chunk_rows: int, row: int
-) -> tuple[memoryview, Array]:
-    """The payload of a run of chunks of so many rows, of `row` bytes each, and the indices of their ids."""
-    payload = run.payload
-    chunks, count, stop, full = run.chunks, run.count, run.first + run.count, chunk_rows * row
-    check_chunks(layout.rows_on(shard), chunk_rows, chunks, key)
-    if stop > chunks:
-        raise ProtocolError(f"Push.first: chunks {run.first} to {stop - 1} of key {key!r}, there are {chunks}")
-    last = payload.nbytes - (count - 1) * full
-    is_end = 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
-    if last != full if stop < chunks else not is_end:
-        detail = f"chunks {run.first} to {stop - 1} of {chunks} of key {key!r}, {full} bytes a full one"
-        raise ProtocolError(f"Push.nbytes: {payload.nbytes} for {detail}")
-    ids: Array = np.frombuffer(payload, layout.id_dtype, payload.nbytes // row)
-    if not ids.size:
-        return payload, ids
-    if not is_ascending(ids):
-        raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
-    if layout.growth is None and not 0 <= ids[0] <= ids[-1] < layout.rows:
-        raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {layout.rows}")
-    if layout.shards > 1 and not np.logical_and.reduce(layout.shards_of(ids) == shard):
-        raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {layout.shards}")
-    return payload, layout.indices_of(ids)
+    def _read(self, run: Run, chunk_rows: int, row: int) -> tuple[memoryview, Array]:
+        """The payload of a run of chunks of so many rows, of `row` bytes each, and the indices of their ids."""
+        payload, layout, key = run.payload, self._layout, self._key
+        chunks, count, stop, full = run.chunks, run.count, run.first + run.count, chunk_rows * row
+        self.check_chunks(chunks, chunk_rows)
+        if stop > chunks:
+            raise ProtocolError(f"Push.first: chunks {run.first} to {stop - 1} of key {key!r}, there are {chunks}")
+        last = payload.nbytes - (count - 1) * full
+        is_end = 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
+        if last != full if stop < chunks else not is_end:
+            detail = f"chunks {run.first} to {stop - 1} of {chunks} of key {key!r}, {full} bytes a full one"
+            raise ProtocolError(f"Push.nbytes: {payload.nbytes} for {detail}")
+        ids: Array = np.frombuffer(payload, layout.id_dtype, payload.nbytes // row)
+        if not ids.size:
+            return payload, ids
+        if not np.logical_and.reduce(ids[1:] > ids[:-1]):
+            raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
+        if layout.growth is None and not 0 <= ids[0] <= ids[-1] < layout.rows:
+            raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {layout.rows}")
+        if layout.shards > 1 and not np.logical_and.reduce(layout.shards_of(ids) == self._shard):
+            raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {self._shard} of {layout.shards}")
+        return payload, layout.indices_of(ids)

@@ -12,7 +12,7 @@ from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows, batches, is_ascending, merged, own_rows
 from weft_kvstore.sharding import RowLayout, chunks_of
-from weft_kvstore.wire.codec import ProtocolError, RowSource, Run, unpacked_ids, unpacked_rows
+from weft_kvstore.wire.codec import ProtocolError, RowReader, RowSource, Run
 from weft_kvstore.wire.messages import PayloadKind
 
 
@@ -60,7 +60,7 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
     push, whole = Chunks(chunks), []
     for low, high in pairwise([0, *[stop for stop in stops if stop < chunks], chunks]):
         run = run_of(source, cut, low, high, chunks)
-        came = unpacked_rows(run, cut, shards - 1, "t")
+        came = RowReader(cut, shards - 1, "t").rows(run)
         assert not whole
         whole = list(push.add(low, high - low, 7, came, "here"))
     parts, wanted = [Rows(*part) for part in whole], rows.values[picked]
@@ -72,7 +72,7 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
     total = merged(parts, [Rows(ids[picked] // shards, wanted.copy())])
     assert np.array_equal(joined(total)[1], wanted + wanted)
     of_ids = memoryview(ids[picked].tobytes())
-    asked = [unpacked_ids(run, cut, shards - 1, "t") for run in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)]
+    asked = [RowReader(cut, shards - 1, "t").ids(run) for run in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)]
     assert np.array_equal(np.concatenate(asked), ids[picked] // shards)
 
 
@@ -88,7 +88,7 @@ def test_what_came_as_one_run_stays_where_it_arrived() -> None:
     cut = cut_of(1, 2, 7)
     source = RowSource(np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2), cut)
     came = [run_of(source, cut, low, high, 6) for low, high in ((0, 2), (2, 6))]
-    parts = [unpacked_rows(run, cut, 0, "t") for run in came]
+    parts = [RowReader(cut, 0, "t").rows(run) for run in came]
     for run, (ids, values) in zip(came, parts, strict=True):
         payload = np.frombuffer(run.payload, np.uint8)
         assert np.shares_memory(values, payload)
@@ -168,4 +168,4 @@ def test_ids_that_cannot_be_are_refused(ids: list[int], growth: GrowthDescriptio
     chunks = chunks_of(len(ids), 2)
     run = Run(PayloadKind.GRADIENT, 1, 0, 0, 0, chunks, chunks, [packed(rows, cut)])
     with pytest.raises(ProtocolError, match=told):
-        unpacked_rows(run, cut, 0, "t")
+        RowReader(cut, 0, "t").rows(run)
