@@ -201,13 +201,12 @@ class RowHistory:
         # A float16 state that begins beyond its range is brought within it by the first update.
         self._still = dtype != np.float16 or not any(rule.state.values())
 
-    def append(self, hyper: Hyper) -> int:
-        """One update more, with these numbers, which rows here have not seen yet; which number it has."""
+    def append(self, hyper: Hyper) -> None:
+        """One update more, with these numbers, which rows here have not seen yet."""
         stood_still = self._begin == self._log.last and self._leaves_first_values(hyper)
         self._log.append(hyper)
         if self._grows or stood_still:
             self._begin = self._log.last
-        return self._log.last
 
     def begin(self, rows: Array) -> None:
         """These rows are created."""

@@ -34,16 +34,14 @@ _NEVER: Final = -1
 
 
 class TableState:
-    """Rows are named by their place on the shard, ascending; of a growing table that is the id. They are created when
-    they are first pushed or set: before, a row takes no memory, and its first value is computed when it is read. The
-    rule runs on the pushed rows alone; with standard semantics the others get what they have missed when they are next
-    met.
+    """Rows are named by their index on the shard; of a growing table that is the id. A row takes memory once it is
+    pushed or set: before, its first value is computed when it is read. The rule runs on the pushed rows alone; with
+    standard semantics the others get what they have missed when they are next pushed or read.
 
-    `updates` counts the steps that changed it, and `dropped` the rows of gradients whose ids were not admitted. An
-    update is made in pieces, and what is half made is shown to nobody: while `_changing` no pull can be answered.
-    `merge_is_due` while a merge is among what is to be done. `_ahead` has, by version to come, the values that were set
-    for it, and `_late` those that were set during an update; `_known_sets` the last parts that were set; `_measured`
-    the last step whose gradient the gate was given.
+    `updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to nobody:
+    while `_changing` no pull can be answered. `merge_is_due` while a merge waits in the work queue. `_ahead` has, by
+    version to come, the values that were set for it, and `_late` those that were set during an update; `_known_sets`
+    the chunks of the last calls that set something; `_measured` the last step whose gradient the gate was given.
     """
 
     __slots__ = (
@@ -54,8 +52,6 @@ class TableState:
         "_late",
         "_measured",
         "_updated",
-        "applied",
-        "dropped",
         "is_queued",
         "layout",
         "merge_is_due",
@@ -93,9 +89,7 @@ class TableState:
         self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync, chunk_rows=layout.rows_up, key=spec.key)
         self.pulls = WaitingPulls(spec, self.steps.counts)
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
-        self.updates = self.dropped = 0
-        self.applied: Callable[[int, int], None] | None = None
-        """Called with (slot, step) for each slot's gradient that was applied by itself; None: nobody listens."""
+        self.updates = 0
         self.reached: Callable[[int], None] | None = None
         """Called with each version that the table reaches; None: nobody listens."""
         self.merge_is_due = self.is_queued = False
@@ -188,9 +182,9 @@ class TableState:
             if size >= PIECE_ELEMENTS:
                 yield
         due = self.steps.due()
-        if due is None or (self.spec.given and self._lacks_for(due.total)):
+        if due is None or (self.spec.given and self._lacks_for(due[1])):
             return False
-        step, total, slot = due
+        step, total = due
         if self.spec.gate is not None:
             if self._measured != step:
                 yield from self._measure(step, total)
@@ -205,8 +199,6 @@ class TableState:
         if total is not None:
             yield from self._apply(step, total)
             self.updates += 1
-            if self.applied is not None and slot is not None:
-                self.applied(slot, step)
         self.steps.advance()
         yield from self._put_ahead() if self._ahead or self._late else ()
         self._changing = False
@@ -261,7 +253,6 @@ class TableState:
                 (ids, gradient), still = own_rows(part), None
             if not rows.admits_all:
                 admitted = rows.admitted(ids, moment)
-                self.dropped += len(ids) - int(np.count_nonzero(admitted))
                 ids, gradient = ids[admitted], gradient[admitted]
             numbers = ids if rows.is_full else rows.find_or_add(ids, moment, first)
             if history is None:
@@ -465,10 +456,10 @@ class TableState:
         if self.pulls.can(wait)[0]:
             return (f"{key} was never set" if self._lacks(wait) else f"{key} is being answered"), []
         if due is not None:
-            if self.spec.given and self._lacks_for(due.total):
+            if self.spec.given and self._lacks_for(due[1]):
                 return f"{key} was never set", []
-            if self.spec.gate is not None and self._measured == due.step:
-                text, missing = self.spec.gate.missing(due.step)
+            if self.spec.gate is not None and self._measured == due[0]:
+                text, missing = self.spec.gate.missing(due[0])
                 return f"{seen}; {text}", missing
         text, missing = self.pulls.missing(wait)
         return f"{key} {text}", missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,15 +45,6 @@ class TableSpec(UpdateSpec):
         """The rule has failed with this error."""
         detail = str(error) or type(error).__name__  # A MemoryError has no words.
         return RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {detail}")
-
-
-class TableUpdate(NamedTuple):
-    """An update that is due: of job step `step`, the sum of its gradients; None where there was none. `slot` is whose
-    gradient it is, where each is applied by itself."""
-
-    step: int
-    total: list[Rows] | None
-    slot: int | None = None
 
 
 class AskedRows:
@@ -189,14 +180,13 @@ class TableSteps:
         self._total = merged(self._total, gradient)
         return sum([part.values.size for part in gradient])
 
-    def due(self) -> TableUpdate | None:
-        """The next update, once `merge_next` has completed it. It stays the next one until `advance`."""
-        slots = self.counts.slots
+    def due(self) -> tuple[int, list[Rows] | None] | None:
+        """The next update, once `merge_next` has completed it: of a job's step, the sum of its gradients; None where
+        there was none. It stays the next one until `advance`."""
         if self._is_sync:
-            is_due = 0 < len(slots) == self._merged
-            return TableUpdate(self.version, self._total) if is_due else None
+            return (self.version, self._total) if 0 < len(self.counts.slots) == self._merged else None
         key = self._next_alone
-        return None if key is None else TableUpdate(key[1], self._waiting[key], slots[key[0]])
+        return None if key is None else (key[1], self._waiting[key])
 
     @property
     def _next_alone(self) -> tuple[int, int] | None:

@@ -35,6 +35,7 @@ from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables.steps import TableSteps
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -471,7 +472,7 @@ class Logs:
             for bucket in job.shard.buckets.values():
                 bucket.applied = self._of_slices(shard, bucket.spec.number)
             for unit in job.shard.tables.values():
-                unit.applied = self._of_unit(shard, unit.spec.number)
+                self._log_steps(shard, unit.spec.number, unit.steps)
 
     def _of_slices(self, shard: int, bucket: int) -> Any:
         def applied(slot: int, step: int, first: int, stop: int) -> None:
@@ -480,8 +481,16 @@ class Logs:
 
         return applied
 
-    def _of_unit(self, shard: int, bucket: int) -> Any:
-        return lambda slot, step: self.applied.setdefault((shard, bucket, 0), []).append((slot, step))
+    def _log_steps(self, shard: int, bucket: int, steps: TableSteps) -> None:
+        advance = steps.advance
+
+        def applied() -> None:
+            index, step = steps._next_alone or (0, 0)
+            if steps._waiting[index, step] is not None:
+                self.applied.setdefault((shard, bucket, 0), []).append((steps.counts.slots[index], step))
+            advance()
+
+        steps.advance = applied  # type: ignore[method-assign]
 
     def check_order(self, program: Program, key: KeyDescription, applied: list[tuple[int, int]]) -> None:
         """Every push exactly once, and each slot's in the order of its steps."""

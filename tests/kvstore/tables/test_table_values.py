@@ -117,7 +117,7 @@ def test_a_long_update_is_made_in_pieces_to_the_same_bits() -> None:
     assert tables[0].read(*range(ROWS)) == tables[1].read(*range(ROWS))
 
 
-def test_rows_that_were_not_admitted_are_dropped_and_counted() -> None:
+def test_gradients_of_rows_that_were_not_admitted_are_dropped() -> None:
     key = msgspec.structs.replace(table_of("t", (0, WIDTH), 1), growth=GrowthDescription(uses=2))
     table = Table(key)
     for number in range(3):
@@ -125,7 +125,8 @@ def test_rows_that_were_not_admitted_are_dropped_and_counted() -> None:
         table.state.accept(0, number, Rows(ids, np.ones((2, WIDTH), np.float32)))
         assert list(table.state.merging()) == []
     assert table.state.rows.count == 1
-    assert table.state.dropped == 4, "the first use of 4, and all of the others"
+    found = finished(table.state.reading(np.array([4, 5], np.uint64), None))
+    assert found[:, 0].tolist() == [4 - RATE * (1 + 1.5), 5.0], "the first use of 4, and all of the others"
 
 
 def is_short(table: Table, *ids: int) -> bool:
