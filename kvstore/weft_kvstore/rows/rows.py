@@ -180,23 +180,24 @@ def merged(total: list[Rows], gradient: Iterable[Rows]) -> list[Rows]:
         for here, sums, _ in parts:
             if not len(ids) or not len(here) or ids[0] > here[-1] or ids[-1] < here[0]:
                 continue
-            both = np.concatenate((here, ids))
-            both.sort(kind="stable")  # Of two runs that ascend: one is merged into the other.
-            both = both[1:].compress(both[1:] == both[:-1])
-            at = ids.searchsorted(both)
-            at = at.compress(~is_there.take(at))  # A row is added once: where it is not elsewhere.
+            every = np.concatenate((here, ids))
+            every.sort(kind="stable")  # Of two runs that ascend: one is merged into the other.
+            (twice,) = (every[1:] == every[:-1]).nonzero()
+            positions = here.searchsorted(every.take(twice))
+            at = twice - positions  # What is before a row there is before it in one of both.
+            is_new = ~is_there.take(at)  # A row is added once: where it is not elsewhere.
+            at, positions = at.compress(is_new), positions.compress(is_new)
             is_there[at] = True
-            positions = here.searchsorted(ids.take(at))
             summed = taken_rows(sums, positions)
             summed += taken_rows(values, at)
             put_rows(sums, positions, summed)
         (at,) = is_there.nonzero()
-        if not at.size:
-            left.append(Rows(ids, values))
-            continue
-        values[at] = 0
-        part = Rows(ids, values, at)
-        left.append(part if len(at) <= FEW_ELSEWHERE * len(ids) else Rows(*own_rows(part)))
+        part = Rows(ids, values, at if at.size else None)
+        if len(at) > FEW_ELSEWHERE * len(ids):
+            part = Rows(*own_rows(part))
+        elif at.size:
+            values[at] = 0
+        left.append(part)
     return [part for part in (*parts, *left) if len(part.ids)] or total
 
 

@@ -482,12 +482,13 @@ class Logs:
         return applied
 
     def _log_steps(self, shard: int, bucket: int, steps: TableSteps) -> None:
+        """Of a table whose slots go on by themselves: each gradient is an update of its own."""
         advance = steps.advance
 
         def applied() -> None:
-            index, step = steps._next_alone or (0, 0)
-            if steps._waiting[index, step] is not None:
-                self.applied.setdefault((shard, bucket, 0), []).append((steps.counts.slots[index], step))
+            one = None if steps._is_sync else steps._next_alone
+            if one is not None and steps._waiting[one] is not None:
+                self.applied.setdefault((shard, bucket, 0), []).append((steps.counts.slots[one[0]], one[1]))
             advance()
 
         steps.advance = applied  # type: ignore[method-assign]
