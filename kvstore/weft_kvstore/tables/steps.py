@@ -149,17 +149,14 @@ class TableSteps:
         return [Rows(*part) for part in whole]
 
     def accept(self, slot: int, step: int, gradient: list[Rows] | None) -> bool:
-        """Takes in what `check` finds new: a slot's gradient, or None for nothing. True if there may be something to
-        add, or to apply."""
+        """Takes in what `check` finds new: a slot's gradient, or None for nothing. True if it may be due at once."""
         index = self.counts.indices[slot]
         arrived, first = self.counts.arrived[index], step
         self._waiting[index, step] = gradient
         while arrived[0] == step and (index, step) in self._waiting:  # and what came before it was due
             step += 1
             arrived[0] = step
-        if not self._is_sync:
-            return step > first
-        return first == self.version and (self._merged + len(self._waiting) > 1 or len(self.counts.slots) == 1)
+        return first == self.version if self._is_sync else step > first
 
     def merge_next(self) -> int | None:
         """Adds the next gradient that has come and can be added: how many elements. None where there is none."""
