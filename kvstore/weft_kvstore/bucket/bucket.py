@@ -50,6 +50,7 @@ class Bucket:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
         `shared`: clients may read `values` where they are."""
         self.count = len(spec.part)
+        """How many slices."""
         bounds = spec.part.bounds // values.dtype.itemsize
         self.spec = spec
         self.bounds = bounds
@@ -74,10 +75,6 @@ class Bucket:
         self._adds_early = spec.is_sync and count > KEPT_GRADIENTS
         self._groups = [range(count)] if spec.is_sync and count else [range(one, one + 1) for one in range(count)]
         """The slots, by their numbers, whose gradients are one update."""
-
-    def __len__(self) -> int:
-        """How many slices."""
-        return self.count
 
     @property
     def nbytes(self) -> int:

@@ -356,6 +356,7 @@ class BucketPulls(WaitingPulls):
         """Encoded slices, and those as they are of which there are no such bytes."""
         values = self._update.values
         for low, high in encoded.missing(first, stop):
-            encoded.make(values.elements(low, high))
+            for part in values.elements(low, high):
+                encoded.encode(*part)
         for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
             yield values if changed else encoded.values, low, high, entry._replace(compressed=not changed)

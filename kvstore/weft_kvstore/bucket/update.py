@@ -155,26 +155,17 @@ class EncodedValues:
         self.values = BucketValues(np.empty(int(self._codec.begins[-1]), np.uint8), self._codec.begins)
         self.changed: Array = np.ones(len(bounds) - 1, np.bool_)
 
-    def merged(self, first: int, stop: int, total: Array | None) -> None:
-        """The merged gradient of a step is these slices' value; None where there is none. Once for each step."""
+    def encode(self, first: int, stop: int, elements: Array | None) -> None:
+        """Encodes slices: their weights, or the merged gradient of a step, once for each step; None: it has none."""
         bounds = self._codec.bounds
         for low, high, out in self.values.written(first, stop):
-            some = None if total is None else total[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
+            some = None if elements is None else elements[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
             self._codec.encode(low, high, some, out=out)
         self.changed[first:stop] = False
 
     def missing(self, first: int, stop: int) -> list[Range]:
         """Slices among these whose bytes are to be made."""
         return [] if self._is_merged else ranges_where(self.changed[first:stop], first)
-
-    def make(self, parts: Iterable[tuple[int, int, Array]]) -> None:
-        """Encodes weights: slices from the first number to before the second, and their elements."""
-        bounds = self._codec.bounds
-        for first, stop, elements in parts:
-            for low, high, out in self.values.written(first, stop):
-                some = elements[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
-                self._codec.encode(low, high, some, out=out)
-            self.changed[first:stop] = False
 
 
 # --- How what a shard has of a bucket is merged and updated -----------------------------------------------------------
@@ -335,7 +326,7 @@ class BucketUpdate:
             for _, _, weight in self.values.written(first, stop):
                 weight.fill(0)
             if self.encoded is not None:
-                self.encoded.merged(first, stop, None)
+                self.encoded.encode(first, stop, None)
 
     def with_gradient(self, gradient: Gradient, contributors: int, step: int) -> None:
         """Applies a sum of gradients as the update of `step`. Raises RuleFailedError."""
@@ -363,7 +354,7 @@ class BucketUpdate:
         self.updates[first if is_one else slice(first, stop)] += 1
         if self.encoded is not None and spec.update is Update.GRADIENT:
             total = gradient.read(0, gradient.count, np.empty(gradient.count, gradient.dtype))
-            self.encoded.merged(first, stop, total)
+            self.encoded.encode(first, stop, total)
 
     def _run_rule(  # noqa: PLR0917  # what a rule has for slices
         self, low: int, high: int, weight: Array, before: Array | None, gradient: Gradient, update: int, step: int

@@ -110,7 +110,7 @@ class JobShard:
                     description, self._routing, spec, shard, wanted, memory=memory
                 )
         if self.gate is not None:
-            slices = sum(len(one) for one in self.buckets.values() if one.spec.slots)
+            slices = sum(one.count for one in self.buckets.values() if one.spec.slots)
             self.gate.expect(slices + sum(1 for one in self.tables.values() if one.spec.slots))
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ class Capture:
         self._views: dict[int, Views] = {number: {} for number in shard.buckets}
         self._pins: list[tuple[Pin, int]] = []
         self._tables: dict[int, TableCapture] = {}
-        self._left = 1 + sum(len(bucket) for bucket in shard.buckets.values()) + len(shard.tables)
+        self._left = 1 + sum(bucket.count for bucket in shard.buckets.values()) + len(shard.tables)
         """Slices and tables that have not reached the version, and 1 until all were looked at."""
         missed = _missed(shard, step)
         if missed is not None:

@@ -131,7 +131,7 @@ class Play:
 
     @property
     def slices(self) -> int:
-        return len(self.state)
+        return self.state.count
 
     def _applied(self, slot: int, step: int, first: int, stop: int) -> None:
         self.diary += [(number, slot, step, self.incarnation[slot]) for number in range(first, stop)]

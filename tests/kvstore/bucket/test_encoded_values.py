@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def test_merged_gradients_are_encoded_as_each_slice_would_be_by_itself(
     changed = np.ones(SLICES, np.bool_)
     for step, ((first, stop), nothing) in enumerate(events):
         total = numbers(first, stop, step)
-        encoded.merged(first, stop, None if nothing else total)
+        encoded.encode(first, stop, None if nothing else total)
         plain.encode(first, stop, np.zeros_like(total) if nothing else total, keep=not nothing)
         changed[first:stop] = False
         assert encoded.changed.tolist() == changed.tolist()
@@ -115,7 +114,8 @@ def test_weights_are_encoded_once_after_they_have_changed(
         missing = encoded.missing(first, stop)
         assert [one for low, high in missing for one in range(low, high)] == sorted(changed & set(range(first, stop)))
         for low, high in missing:
-            encoded.make(list(weights.elements(low, high)))
+            for part in weights.elements(low, high):
+                encoded.encode(*part)
         changed -= set(range(first, stop))
         assert encoded.missing(first, stop) == []
         plain = Plain(codec, keeps=False)
@@ -125,19 +125,12 @@ def test_weights_are_encoded_once_after_they_have_changed(
         assert b"".join(found) == b"".join(part for part in plain.parts[first:stop] if part is not None)
 
 
-def parts_of(values: BucketValues, first: int, stop: int) -> Iterable[tuple[int, int, Array]]:
-    return list(values.elements(first, stop))
-
-
 @pytest.mark.parametrize("merged", [False, True])
 def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
     encoded = EncodedValues(codec_named("bf16"), BOUNDS, merged=merged)
 
     def make(seed: int) -> None:
-        if merged:
-            encoded.merged(0, SLICES, numbers(0, SLICES, seed))
-        else:
-            encoded.make(parts_of(BucketValues(numbers(0, SLICES, seed), BOUNDS), 0, SLICES))
+        encoded.encode(0, SLICES, numbers(0, SLICES, seed))
 
     make(0)
     ((first, stop, held, *_),) = encoded.values.sections(0, SLICES)
@@ -153,7 +146,7 @@ def test_a_slice_that_is_not_finite_arrives_so_and_leaves_what_others_owe() -> N
     encoded = EncodedValues(codec, BOUNDS, merged=True)
     total = np.full(int(BOUNDS[-1]), 0.25, np.float32)
     total[BOUNDS[2]] = np.nan
-    encoded.merged(0, SLICES, total)
+    encoded.encode(0, SLICES, total)
     arrived = codec.decode(held_in(encoded.values), BOUNDS)
     finite = [bool(np.isfinite(arrived[BOUNDS[one] : BOUNDS[one + 1]]).all()) for one in range(SLICES)]
     assert finite == [True, True, False, True, True, True]
