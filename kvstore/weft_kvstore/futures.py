@@ -60,10 +60,10 @@ class StoreFuture(Future[T]):
     _exception: BaseException | None = None
     _waiters: list[Any] = []  # noqa: RUF012  # never changed: each has its own with the lock
     _done_callbacks: list[Callable[[Future[T]], Any]] = []  # noqa: RUF012
+    _hooks: list[Callable[[Future[T]], None]] = []  # noqa: RUF012
 
     def __init__(self, driver: Driver | None = None) -> None:
         self.driver = driver
-        self._hooks: list[Callable[[Future[T]], None]] = []
 
     def __getattr__(self, name: str) -> Any:
         """Makes what only callbacks and plain waits need; with `setdefault`, one of several threads wins."""
@@ -116,7 +116,7 @@ class StoreFuture(Future[T]):
 
     def hook(self, hook: Callable[[Future[T]], None]) -> None:
         """Calls it when the future ends, or now; see `on_end`."""
-        self._hooks.append(hook)
+        self.__dict__.setdefault("_hooks", []).append(hook)
         if self.has_ended and _withdrawn(hook, self._hooks):
             hook(self)
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -216,8 +215,7 @@ class LocalStore(LocalSlot):
         """What was handed over and has not begun fails, on whatever thread."""
         while (submitted := self._next_submitted()) is not None:
             slot, operation = submitted
-            with suppress(InvalidStateError):  # A pull that has failed with a push of its key, which failed here too.
-                operation.future.set_exception(StoreClosedError(f"slot {slot}: {operation}: {self._reason}"))
+            operation.future.set_exception(StoreClosedError(f"slot {slot}: {operation}: {self._reason}"))
 
     def _exchange(self) -> bool:
         """Delivers what the clients and the shard have for each other. Whether there was anything."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from concurrent.futures import InvalidStateError
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
@@ -276,7 +274,7 @@ class ClientCore:
     def _on_answer(self, link: ClientLink, request: Operation, message: Answer | Failed | Because) -> None:
         """A shard says something of a request."""
         if isinstance(message, Because):
-            request.because[link.shard] = message.reason
+            request.because = {**request.because, link.shard: message.reason}
             return
         try:
             if isinstance(message, Failed):
@@ -472,11 +470,12 @@ class ClientCore:
         """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits. Where a
         signal's handler raises meanwhile, another call ends all of them."""
         for operation, result, error in self.outcomes:
-            with suppress(InvalidStateError):  # A pull that has failed with a push that it waited for.
-                if error is not None:
-                    operation.future.set_exception(error)
-                else:
-                    operation.future.set_result(result)
+            if operation.future.has_ended:
+                continue
+            if error is not None:
+                operation.future.set_exception(error)
+            else:
+                operation.future.set_result(result)
         self.outcomes.clear()
 
     def _withdraw(self, operation: Operation) -> None:

@@ -97,13 +97,15 @@ class Operation:
     rows_pulled = 0
     """Distinct rows of a table that it asks for."""
 
+    pending: dict[int, int] = {}  # noqa: RUF012  # never changed, as those below: most calls have none
+    """How many parts are missing from each shard; it ends when none is. Set where it is begun."""
+    because: dict[int, str] = {}  # noqa: RUF012
+    """What shards said that it waits for."""
+    runs: dict[int, list[SentRun]] = {}  # noqa: RUF012
+
     def __init__(self, future: StoreFuture[Any]) -> None:
         self.future = future
-        self.pending: dict[int, int] = {}
-        """How many parts are missing from each shard; it ends when none is."""
-        self.because: dict[int, str] = {}
-        """What shards said that it waits for."""
-        self.runs: dict[int, list[SentRun]] = {}
+        self.runs = {}
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes what is to be sent. How many parts each shard has of it, where it has some. `encoders`: where gradients
@@ -135,7 +137,8 @@ class Operation:
             self.pending[shard] = left
             return False
         self.pending.pop(shard, None)
-        self.because.pop(shard, None)
+        if self.because:
+            self.because.pop(shard, None)
         return not self.pending
 
     def withdraw(self, shard: int) -> Sequence[Message]:
@@ -196,6 +199,10 @@ class KeyOperation(Operation):
     before.
     """
 
+    _encoders: GradientEncoders | None = None
+    """Set while they have begun this step."""
+    _encoded: list[EncodedRun]
+
     def __init__(
         self,
         future: StoreFuture[Any],
@@ -214,14 +221,10 @@ class KeyOperation(Operation):
         priority: int = 0,
     ) -> None:
         self.future = future
-        self.pending, self.because, self.runs = {}, {}, {}
         self.keys = keys
         self.payload_kind = payload_kind
         self.step, self.arrays, self.array = step, arrays, array
         self.priority = priority
-        self._encoders: GradientEncoders | None = None
-        """Set while they have begun this step."""
-        self._encoded: list[EncodedRun] = []
         if version is not None:
             self.is_request = self.is_pull = True
             self.reads = keys.key_indices
@@ -269,8 +272,9 @@ class KeyOperation(Operation):
         kind, arrays, ahead = self.payload_kind, self.arrays, self.priority * CALL_PRIORITY
         assert kind is not None
         number = NOBODY if kind is _GRADIENT else self.number  # Gradients of several calls are one run.
+        self.runs = {}
         if encoders is not None and plan.has_pushed and kind is _GRADIENT:
-            self._key_encoders, self._encoders = encoders.begin(self.keys, self.step), encoders
+            self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []
         for shard, runs in plan.runs.items():
             mine = self.runs[shard] = []
             for run in runs:
@@ -382,7 +386,8 @@ class KeyOperation(Operation):
             self._encoders.ended(self._key_encoders, self.step, encoded=encoded, failed=failed)
             for one in self._encoded if failed else ():
                 one.keep()
-            self._encoders, self._encoded = None, []
+            self._encoders = None
+            self._encoded.clear()
 
     def __str__(self) -> str:
         if self.keys.names[:1] == (BARRIER_KEY,):

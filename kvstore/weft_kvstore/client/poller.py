@@ -280,12 +280,12 @@ class Poller:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 sockets.submitted.remove(operation)
                 detail = f"{sockets.core.name_of(operation)}: the store was closed"
-                with contextlib.suppress(InvalidStateError):  # A pull that has failed with a push of its key.
+                with contextlib.suppress(InvalidStateError):  # It has begun, and was failed, before it was removed.
                     operation.future.set_exception(StoreClosedError(detail))
         elif (
             (operation.may_wait or len(sockets.core.open) >= CALLS_BEGIN)
             and not self._is_led
-            and len(sockets.submitted) < BATCH
+            and len(sockets.submitted) % BATCH  # More than that wait while another thread works.
             and time.monotonic() < self._begun_at + BATCH_S
         ):
             try:
