@@ -18,7 +18,7 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         None,
     ),
     "hello-again": (
-        m.Hello("job-1", 2, 3, 4, PROCESS, 6, DIGEST, boot=DIGEST),
+        m.Hello("job-1", 2, 3, 4, PROCESS, 6, DIGEST, boot=DIGEST, shard=7),
         None,
     ),
     "push": (

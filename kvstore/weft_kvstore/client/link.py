@@ -178,7 +178,7 @@ class ClientLink:
         self.payload_bytes_received = 0
         self.shared_bytes_sent = 0
         self.shared_bytes_received = 0
-        self.hello = hello
+        self.hello = msgspec.structs.replace(hello, shard=shard)
         self._greeting: list[Buffer] = []
         """The connection's first message, said again until it is answered."""
         self.may_share = False

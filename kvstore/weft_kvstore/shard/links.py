@@ -205,6 +205,12 @@ def admitted(job: Job | None, same: Peer | None, hello: Hello, boot: bytes) -> J
             "of a file): connect with the file that the shard was started with, or restart the shards with this one"
         )
         return Refused(RefusalCode.OTHER_DESCRIPTION, text)
+    if hello.shard != job.shard.shard:
+        text = (
+            f"job {hello.job!r}: this is shard {job.shard.shard}, and the client takes it for shard {hello.shard}: "
+            "endpoints= are in the order of the description's shards, and each shard is started with its --shard NUMBER"
+        )
+        return Refused(RefusalCode.OTHER_DESCRIPTION, text)
     if hello.slot >= job.shard.description.slots:
         text = f"slot {hello.slot}: job {hello.job!r} has slots 0 to {job.shard.description.slots - 1}"
         return Refused(RefusalCode.NO_SUCH_SLOT, text)

@@ -94,7 +94,8 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
     """The first message of a connection: who connects. `process` is drawn once per client, `session` counts its
     connections to this shard from 1, `description` is the digest of what both must agree on. `loopback`: the connection
-    uses no network. `boot` is that of the shard's Welcome, if the process has had one: it is known there."""
+    uses no network. `boot` is that of the shard's Welcome, if the process has had one: it is known there. `shard`: the
+    number of the shard that the client takes the other side for."""
 
     job: Name
     term: Count
@@ -105,6 +106,7 @@ class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
     description: Digest
     loopback: bool = False
     boot: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
+    shard: Count = 0
 
 
 class Reading(IntEnum):

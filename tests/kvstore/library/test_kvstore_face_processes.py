@@ -163,6 +163,20 @@ def test_a_worker_that_finds_no_shard_says_how_one_is_started() -> None:
         store.pull("w").result(WAIT_S)
 
 
+def test_endpoints_in_another_order_than_the_shards_are_refused() -> None:
+    key = Key((300, 200), initializer=0.0)
+    description = describe({"w": key}, shards=["tcp://127.0.0.1:0", "ipc:///tmp/none"], rule="sgd")
+    with ShardServer("tcp://127.0.0.1:0") as first, ShardServer("tcp://127.0.0.1:0") as second:
+        first.open(description, 0)
+        second.open(description, 1)
+        for here in ([second.endpoint, first.endpoint], [first.endpoint] * 2):
+            told = r"this is shard [01], and the client takes it for shard [01]: endpoints= are in the order of"
+            with pytest.raises(StoreRefusedError, match=told):
+                KVStore.connect(description, 0, endpoints=here)
+        with KVStore.connect(description, 0, endpoints=[first.endpoint, second.endpoint]) as store:
+            assert store.pull("w").result(WAIT_S).shape == (300, 200)
+
+
 def test_numbers_of_numpy_are_numbers_and_what_is_none_is_named() -> None:
     description = describe(
         {"w": Key((3,), initializer=0.0), "t": Key((4, 2), rows=True)}, shards=["tcp://127.0.0.1:0"], rule="sgd", lr=1.0

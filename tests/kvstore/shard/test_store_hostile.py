@@ -324,6 +324,7 @@ def test_nothing_is_heard_before_a_hello(shard: Served, message: Push | Pull | B
         ({"term": 0}, RefusalCode.STALE_TERM),
         ({"term": 2}, RefusalCode.UNKNOWN_JOB),
         ({"description": bytes(16)}, RefusalCode.OTHER_DESCRIPTION),
+        ({"shard": 1}, RefusalCode.OTHER_DESCRIPTION),
         ({"slot": SLOTS + 1}, RefusalCode.NO_SUCH_SLOT),
         ({"slot": 2**63 - 1}, RefusalCode.NO_SUCH_SLOT),
         ({"slot": 0, "incarnation": 0}, RefusalCode.STALE_INCARNATION),
