@@ -106,7 +106,7 @@ class Bucket:
             ends = np.cumsum([part.nbytes for part in run.parts]) + bounds[first]
             stops = np.searchsorted(bounds, ends).tolist()
             if (bounds[stops] != ends).any():  # A slice lies in two parts.
-                return self.segments_of(run.own())
+                return self.segments_of(run.copied())
         found = []
         for part, stop in zip(run.parts, stops, strict=True):
             elements: Array = np.frombuffer(part, dtype)
@@ -127,7 +127,8 @@ class Bucket:
             raise ProtocolError(f"payload: {where}, of a run from slice {run.first} on: {error}") from error
 
     def push(self, slot: int, step: int, segments: Sequence[Segment]) -> list[Range]:
-        """Takes in a slot's gradients of slices that follow each other: see `check` and `accept`."""
+        """Stores a slot's gradients of adjacent slices, as `check` and `accept` do; most come as the next step of their
+        slices. Returns the slices that may have a step complete."""
         steps, first, stop = self.steps, segments[0].first, segments[-1].stop
         index, is_sync = steps.indices.get(slot), self.spec.is_sync
         if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
@@ -189,7 +190,8 @@ class Bucket:
         return range(len(self.spec.slots))
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
-        """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
+        """Raises PushRefusedError if a slot's gradients, or its declaration that it has none, contradict what it sent
+        before, or are too many steps ahead."""
         index = self.steps.index_of(slot, self._where(slot, step, first))
         self.steps.check(index, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
         waiting = self._waiting.get((index, step))
@@ -199,8 +201,9 @@ class Bucket:
                 raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
 
     def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:
-        """Takes in what `check` lets pass: gradients, which are written later, or that there are none. The slices whose
-        merge may go on; what was in before changes nothing: exactly once holds."""
+        """Stores what `check` has let pass: gradients, whose memory is the bucket's from then on, or that there are
+        none. Returns the slices that may have a step complete. What has arrived before changes nothing, so that each
+        push counts once."""
         index = self.steps.indices[slot]
         taken, early = self.steps.accept(index, step, segment.first, segment.stop)
         if taken or early:
@@ -262,8 +265,8 @@ class Bucket:
             self.steps.begin_at(version, value.first, value.stop)
 
     def advance(self, todo: list[Range]) -> Range | None:
-        """Makes the next update of the slices `todo`, from which it takes those that need no second look: the slices
-        that it has changed, or None where nothing more can be done. Raises RuleFailedError, MemoryError."""
+        """Applies the next step to some of the slices `todo`, and removes from it those that have no further step
+        complete. Returns the slices that have changed, None if there are none. Raises RuleFailedError, MemoryError."""
         while todo:
             first, stop = todo.pop()
             for indices in self._groups:
@@ -285,8 +288,8 @@ class Bucket:
         return None
 
     def _next_piece(self, indices: range, first: int, stop: int) -> tuple[int, int, int] | None:
-        """The first of these slices whose next step has arrived from all of these slots, and can be applied in one go,
-        and that step; a whole key is updated at once. None of them lacks a value."""
+        """The first of these slices whose next step has arrived from all of these slots and that have a value, as many
+        as one piece may have, and that step. A whole key is one piece."""
         steps, spec = self.steps, self.spec
         arrived = steps.arrived[indices.start : indices.stop]
         done = steps.version if spec.is_sync else steps.through[indices.start]
@@ -345,8 +348,8 @@ class Bucket:
         return True
 
     def _take(self, indices: range, step: int, first: int, stop: int) -> list[SliceSum]:
-        """Takes out what waits of a step that is in at these slices: its sum, by runs of slices to which equally many
-        slots contribute."""
+        """Removes the gradients of a complete step of these slices. Returns their sums, by ranges of slices to which
+        equally many slots contribute."""
         layers: list[list[Segment]] = []
         contributed: list[Segment] = []
         steps = self.steps
@@ -406,12 +409,12 @@ class Bucket:
             self.steps.forget(index)
 
     def reads(self, slot: int, step: int, first: int, stop: int) -> bool:
-        """Whether gradients of a slot wait where it has them."""
+        """Whether gradients of a slot that wait for their step are in the client's memory."""
         pending = self._waiting.get((self.steps.indices.get(slot, -1), step))
         return pending is not None and any(map(_is_elsewhere, pending.within(first, stop)))
 
-    def own(self, slot: int) -> None:
-        """Copies what waits of a slot where it has it."""
+    def copy_pending(self, slot: int) -> None:
+        """Copies gradients of a slot that are in the client's memory, which is not read after that."""
         index = self.steps.indices.get(slot)
         for pending in [some for (of, _), some in self._waiting.items() if of == index]:
             pending.segments = [

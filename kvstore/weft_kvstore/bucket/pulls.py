@@ -252,13 +252,13 @@ class BucketPulls(WaitingPulls):
         ranges = wait.open.get(self._spec.number)
         runs = ranges.overlaps(first, stop) if ranges is not None else []
         if len(runs) == 1:
-            return self.there(wait, *runs[0])
+            return self.answerable(wait, *runs[0])
         if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
             return []
-        return [one for run in runs for one in self.there(wait, *run)]
+        return [one for run in runs for one in self.answerable(wait, *run)]
 
-    def there(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
-        """The same of slices all of which it asks for."""
+    def answerable(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
+        """The same among slices that it asks for and that are open."""
         seen = self.seen(wait, first, stop)
         if seen is None:
             alike = [(first, stop, wait.version)]

@@ -231,11 +231,11 @@ class UpdateSpec:
 class BucketSpec(UpdateSpec):
     """What all slices of dense keys have in common.
 
-    `part` is what this shard has; `keys` by place in the description. Of a piece `piece_slices` slices at most. `own`
-    has the hyper-parameters of keys, by place, that were changed for them alone. `is_whole`: the bucket is one key that
-    is updated at once, when all its slices are merged; slices are how it travels. `pushed` and `pulled` say how
-    gradients travel, and values; None as they are. `keeps_previous`: each slice keeps its value of the version before,
-    for a new incarnation of a slot.
+    `part` is what this shard has; `keys` are by their index in the description. A piece has at most `piece_slices`
+    slices. `hyper_by_key` has the hyper-parameters of keys, by index, that were changed for them alone. `is_whole`: the
+    bucket is one key that is updated at once, when all its slices are merged; slices are how it travels. `pushed` and
+    `pulled` are how gradients and values are encoded; None: they are not. `keeps_previous`: each slice keeps its value
+    of the version before, for a new incarnation of a slot.
     """
 
     part: BucketPart
@@ -245,7 +245,7 @@ class BucketSpec(UpdateSpec):
     pulled: Codec | None
     is_whole: bool
     keeps_previous: bool
-    own: dict[int, KeyHyper] = field(default_factory=dict)
+    hyper_by_key: dict[int, KeyHyper] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -368,7 +368,7 @@ class BucketUpdate:
         begin = end = 0
         try:
             pieces: Iterable[tuple[Hyper, int, int]]
-            if rule.anywhere and not spec.own:
+            if rule.anywhere and not spec.hyper_by_key:
                 pieces = ((spec.hyper.constant or spec.hyper.at(step), 0, len(weight)),)
             else:
                 pieces = self._pieces(low, high, step)
@@ -401,10 +401,10 @@ class BucketUpdate:
         """Elements of slices of a block that the rule gets at once, from 0 at slice `low`, and their hyper-parameters.
         It gets slice by slice where it may not be cut anywhere, so that no bit depends on which came together."""
         spec, bounds = self._spec, self.values.bounds
-        alike = ranges_alike(spec.part.key_indices[low:high], low) if spec.own else [(low, high, -1)]
+        alike = ranges_alike(spec.part.key_indices[low:high], low) if spec.hyper_by_key else [(low, high, -1)]
         for first, stop, key in alike:
             try:
-                hyper = spec.own.get(key, spec.hyper).at(step)
+                hyper = spec.hyper_by_key.get(key, spec.hyper).at(step)
             except RULE_ERRORS as error:  # A schedule's.
                 raise self._failed(error, first, first, step) from error
             edges = (bounds[first : stop + 1] - bounds[low]).tolist()

@@ -238,7 +238,7 @@ class ShardCore:
             return []
         self.counts.shared_received += sum(map(nbytes_of, push.runs))
         runs = runs_of(push, parts_at(push, memory), shared=True)
-        return [run if shard.reads_in_place(run) else run.own() for run in runs]
+        return [run if shard.reads_in_place(run) else run.copied() for run in runs]
 
     def _rows(self, peer: Peer, run: Run) -> None:
         """Gradients of rows, or ids of a pull, or both in one."""
@@ -298,7 +298,7 @@ class ShardCore:
                 if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                     continue
-                found = bucket.pulls.there(wait, first, first + count) if at_once else []
+                found = bucket.pulls.answerable(wait, first, first + count) if at_once else []
                 at_once = bool(found) and found[0][:2] == (first, first + count)
                 if not at_once:  # Nor are the others, most probably: they are all looked at below.
                     wait.want(number, first, first + count)
@@ -359,7 +359,7 @@ class ShardCore:
         shard = peer.job.shard
         try:
             if shard.step_gate("Commit").commit(commit.step, norm=commit.norm, finite=commit.finite):
-                self.work.go_on(shard)
+                self.work.merge_committed(shard)
         except PushRefusedError as error:
             self.links.fail(peer, commit.request, FailureCode.REFUSED, str(error))
             return

@@ -132,10 +132,10 @@ class JobShard:
         """Whether gradients of that run of a slot wait where the slot has them."""
         return self.buckets[run.bucket].reads(slot, run.step, run.first, run.stop)
 
-    def own(self, slot: int) -> None:
+    def copy_pending(self, slot: int) -> None:
         """Copies what waits of a slot in its memory, which is read no more then."""
         for bucket in self.buckets.values():
-            bucket.own(slot)
+            bucket.copy_pending(slot)
 
     @property
     def slices(self) -> Sequence[KeySlices]:

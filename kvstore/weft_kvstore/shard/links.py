@@ -74,7 +74,7 @@ class Links:
             if peer.identity is not None:
                 self.lose(peer.identity)
             if self._read_no_more(peer):
-                job.shard.own(peer.slot)
+                job.shard.copy_pending(peer.slot)
         job.come(hello, now)
         if peer is None:
             peer = job.peers[hello.slot] = Peer(hello, job, self._settings, self.counts)
@@ -152,7 +152,7 @@ class Links:
         if peer.job.peers.get(peer.slot) is peer:
             del peer.job.peers[peer.slot]
         if self._read_no_more(peer) and self.job is peer.job:
-            self.job.shard.own(peer.slot)  # The process may write them from now on.
+            self.job.shard.copy_pending(peer.slot)  # The process may write them from now on.
         peer.close()
         self.leaving.append(peer)
         if identity is not None:

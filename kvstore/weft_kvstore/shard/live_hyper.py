@@ -108,7 +108,7 @@ class LiveHyper:
         bucket = self._buckets.get(number)
         if bucket is None or key_index not in bucket.spec.part.key_indices:
             return None
-        own = bucket.spec.own  # A bucket whose keys have numbers of their own is updated key by key.
+        own = bucket.spec.hyper_by_key  # A bucket whose keys have numbers of their own is updated key by key.
         if key_index not in own:
             own[key_index] = self.numbers(self._description.keys[key_index], bucket.spec.rule)
         return own[key_index].own
@@ -119,7 +119,7 @@ class LiveHyper:
         for number, table in self._tables.items():
             yield self._routing.buckets[number].keys[0], table.spec.hyper.own
         for bucket in self._buckets.values():
-            for key_index, hyper in bucket.spec.own.items():
+            for key_index, hyper in bucket.spec.hyper_by_key.items():
                 yield key_index, hyper.own
 
     def _next_step(self, slot: int, key_index: int | None) -> int:

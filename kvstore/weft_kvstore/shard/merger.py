@@ -40,10 +40,9 @@ WorkStage = Literal["merge", "answer"]
 
 
 class Merger:
-    """Takes in what peers send for the tables and buckets of a job, merges it, and answers pulls into the peers'
-    outboxes. `queue` has what waits, the most urgent first, of equals what came first: priority, number, bytes of a
-    piece, and a task that stops after each piece. What overflows is the user's to see in the values: whoever calls this
-    has NumPy say nothing of it."""
+    """Stores what peers send for the tables and buckets of a job, merges it, and puts answers to pulls into the peers'
+    outboxes. `queue` is a heap of tasks that wait: priority, number of arrival, bytes of a piece, and an iterator that
+    stops after each piece. The caller turns NumPy's warnings off: an overflow shows in the values."""
 
     def __init__(self, links: Links, fail: Callable[[str], None], *, priorities: bool) -> None:
         """`fail` is called with the reason why the job cannot go on: its rule has failed, or there is no memory."""
@@ -129,7 +128,7 @@ class Merger:
                     self._begin_answer(wait, table)
             return
         bucket = shard.bucket(run.bucket)
-        (segment,) = bucket.segments_of(run if len(run.parts) == 1 else run.own())
+        (segment,) = bucket.segments_of(run if len(run.parts) == 1 else run.copied())
         if is_set:
             bucket.sets.check(slot, run.step, segment.first, segment.stop, origin)
             changed = bucket.sets.accept(run.step, segment, origin)
@@ -160,8 +159,8 @@ class Merger:
         else:
             table.pulls.wait_for(wait)
 
-    def go_on(self, shard: JobShard) -> None:
-        """A step was committed: what holds it goes on."""
+    def merge_committed(self, shard: JobShard) -> None:
+        """A step was committed: buckets and tables that waited for that are merged."""
         for table in shard.tables.values():
             if table.spec.slots:
                 self.merge_table(table)
@@ -205,7 +204,7 @@ class Merger:
         heapq.heappush(self.queue, (priority if self._priorities else 0, self._turn, nbytes, task))
 
     def _add_to(self, table: TableState, task: Iterator[None]) -> None:
-        """What is begun of a table is ended before the next task begins."""
+        """Queues a task of a table; its tasks run one after the other."""
         table.todo.append(task)
         if not table.is_queued:
             table.is_queued = True
@@ -213,8 +212,8 @@ class Merger:
 
     @staticmethod
     def _working_on(table: TableState) -> Iterator[None]:
-        """Tasks that end before their next piece, as those do that were given up, take no turn each: who asks and gives
-        up again must not fill the memory."""
+        """Runs the tasks of a table. Many that end at once, as those of cancelled pulls do, are one piece: else a
+        client that asks and cancels again and again would fill the memory."""
         ended = 0
         while table.todo:
             yield from table.todo.popleft()
@@ -224,8 +223,8 @@ class Merger:
         table.is_queued = False
 
     def _ends_at_once(self, task: Iterator[None]) -> bool:
-        """Carries out its first piece where its message came in, as nothing else waits: to queue it takes longer.
-        Whether that was all."""
+        """Runs the first piece of a task while its message is handled, since the queue is empty and queueing would take
+        longer. Whether the task has ended."""
         begun = self.clock()
         try:
             for _ in task:
@@ -237,7 +236,7 @@ class Merger:
         return True
 
     def merge(self, bucket: Bucket, first: int, stop: int) -> None:
-        """Goes on with slices of a bucket. A few small ones are merged at once."""
+        """Merges slices of a bucket that may have a step complete: a few small ones at once, others from the queue."""
         part, task = bucket.spec.part, self._changing(bucket, [(first, stop)])
         nbytes = int(part.bounds[stop] - part.bounds[first])
         if self.queue or nbytes > AT_ONCE_BYTES or stop - first > FEW or not self._ends_at_once(task):

@@ -162,7 +162,7 @@ class Run(NamedTuple):
         """Its bytes."""
         return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
 
-    def own(self) -> Run:
+    def copied(self) -> Run:
         """The run with a private copy of its bytes."""
         return self._replace(parts=[memoryview(bytearray().join(self.parts))], shared=False)
 

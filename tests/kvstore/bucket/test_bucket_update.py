@@ -97,7 +97,7 @@ def test_slices_are_updated_as_each_would_be_by_itself(
     monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
     spec = spec_of(ELEVEN, rule=rule)
     apart = {place: KeyHyper({"lr": RATE * (place + 2)}, {}) for place in own}
-    update = update_of(replace(spec, own=apart, piece_elements=piece_elements))
+    update = update_of(replace(spec, hyper_by_key=apart, piece_elements=piece_elements))
     bounds = update.values.bounds
     assert bounds.tolist() == [0, 2, 4, 5, 6, 8, 10, 12, 13, 15, 17, 18]
     weight, state, counts = flat(update.values), np.full(18, 3, np.float32), [0] * 11
@@ -238,7 +238,7 @@ def test_a_schedule_that_fails_fails_its_rule() -> None:
         def at(self, step: int) -> Mapping[str, float]:
             return {"lr": 1 / (step - 5)}
 
-    update = update_of(replace(spec_of(ELEVEN), own={2: Falling({}, {})}))
+    update = update_of(replace(spec_of(ELEVEN), hyper_by_key={2: Falling({}, {})}))
     pushed(update, Segment(0, 11, np.ones(18, np.float32)), 2, 4)
     with pytest.raises(RuleFailedError, match=r"rule 'counting' failed on key 'k2', slice 0, step 5: .*division"):
         pushed(update, Segment(0, 11, np.ones(18, np.float32)), 2, 5)

@@ -161,7 +161,7 @@ def test_runs_have_their_bytes_however_the_payload_is_parted(sizes: list[int], c
     assert [bytes(run.payload) for run in runs] == [
         whole[end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True)
     ]
-    assert all(run.own().payload.readonly is False for run in runs)
+    assert all(run.copied().payload.readonly is False for run in runs)
 
 
 @settings(max_examples=500)
