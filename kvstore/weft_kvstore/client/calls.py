@@ -18,7 +18,7 @@ from weft_kvstore.client.row_operation import Ids, RowOperation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import Driver, StoreFuture, error_of, joined, on_end
+from weft_kvstore.futures import Driver, StoreFuture, driver_of, error_of, joined, on_end
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
@@ -230,14 +230,6 @@ class StoreCalls(Store):
         return self._begun(
             KeyOperation(StoreFuture(self._driver), keys, version=at, reading=_READING[settled], names=names)
         )
-
-    @_checked
-    def read_consistent(self, keys: Sequence[str] | KeySet) -> Future[tuple[int, list[Array]]]:
-        """Values that the keys had at one version, and which: the newest that can be had, also while others push. In
-        mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""
-        known = keys if isinstance(keys, KeySet) else self._keys.key_set(keys, "read_consistent")
-        self._keys.check_sync(f"read_consistent of {known}")
-        return consistent_read(self, known, known.versioned, self._driver)
 
     @_checked
     def _by_name(
@@ -458,15 +450,12 @@ TRIES: Final = 8
 further one asks for a version further ahead, until the keys reach it later than the pull does."""
 
 
-def consistent_read(
-    source: StoreCalls, keys: KeySet, versioned: Sequence[int], driver: Driver | None = None
-) -> Future[tuple[int, list[Array]]]:
-    """Ends with the version and the values. `versioned` are the numbers of the keys that have versions: somebody
-    contributes to them."""
-    future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver)
-
-    def pull_newest(tries: int, overdue: StoreTimeoutError | None) -> None:
-        on_end(source.pull_versions(keys, 0), partial(pulled_newest, tries, overdue))
+def consistent_read(source: StoreCalls, keys: KeySet, versioned: Sequence[int]) -> Future[tuple[int, list[Array]]]:
+    """Ends with values that the keys had at one version, and which: the newest that can be had. In mode sync alone.
+    Fails with StorePassedError where keys have passed every version that was tried. `versioned` are the numbers of the
+    keys that have versions: somebody contributes to them."""
+    newest = source.pull_versions(keys, 0)
+    future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver_of(newest))
 
     def pulled_newest(tries: int, overdue: StoreTimeoutError | None, ended: Future[Pulled]) -> None:
         error = error_of(ended)
@@ -489,11 +478,12 @@ def consistent_read(
         if error is None:
             future.set_result((target, ended.result()))
         elif isinstance(error, StoreTimeoutError):
-            pull_newest(tries, error)  # Perhaps nobody pushes any more: then all are at one version by now.
+            # Perhaps nobody pushes any more: then all are at one version by now.
+            on_end(source.pull_versions(keys, 0), partial(pulled_newest, tries, error))
         elif isinstance(error, StorePassedError) and tries < TRIES:
-            pull_newest(tries, None)
+            on_end(source.pull_versions(keys, 0), partial(pulled_newest, tries, None))
         else:
             future.set_exception(error)
 
-    pull_newest(0, None)
+    on_end(newest, partial(pulled_newest, 0, None))
     return future

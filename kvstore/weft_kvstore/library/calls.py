@@ -156,7 +156,7 @@ class RowCalls:
                 )
             return begun[0] if single else joined(begun, list)
 
-        found = self._steps.push(call, names, step, arrays + others, send, pulls=True)
+        found = self._steps.pushpull(call, names, step, arrays + others, send)
         if found is None:  # A push has failed, or is not on the host yet: one after the other.
             pushed = self._steps.push(call, names, step, arrays, partial(self._send, sent, priority=priority))
             pull = partial(self._pull_rows, wanted, priority=priority, single=single)

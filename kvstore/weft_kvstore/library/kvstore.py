@@ -18,7 +18,7 @@ import numpy as np
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import StoreCalls, consistent_read
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
@@ -350,7 +350,7 @@ class KVStore(RowCalls):
             def send(steps: list[int], hosts: list[Array]) -> Future[Any]:
                 return self._store.pushpull(keys, steps[0], hosts, out=outs, priority=priority)
 
-            begun = self._steps.push(call, keys.names, step, arrays, send, pulls=True)
+            begun = self._steps.pushpull(call, keys.names, step, arrays, send)
             if begun is not None:
                 return begun
         self._outs(call, keys, out)  # What `pull` would refuse, before something is begun that belongs to it.
@@ -418,8 +418,12 @@ class KVStore(RowCalls):
         self._registry.check_sync(call)
         keys = self._registry.key_set(key, call)
         several = self._registry.key_set([*keys.given], call)
-        where = self._registry.call(call)
-        read = self._traffic.bring(where, keys.names, [], lambda _: self._store.read_consistent(several))
+        read = self._traffic.bring(
+            self._registry.call(call),
+            keys.names,
+            [],
+            lambda _: consistent_read(self._store, several, several.versioned),
+        )
         return joined([read], lambda found: (found[0][0], as_given(keys.keys, found[0][1])))
 
     def _at_each(

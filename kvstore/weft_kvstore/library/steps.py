@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count, repeat
-from typing import Any, Final, Literal, TypeGuard, TypeVar, overload
+from typing import Any, Final, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -104,64 +104,49 @@ class SlotSteps:
         """Whether a step of the key was begun here."""
         return self._counts.get(name, 0) > (self.start if name in self._counts else 0)
 
-    @overload
-    def push(
-        self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]
-    ) -> Future[R]: ...
-    @overload
-    def push(
-        self,
-        call: str,
-        names: Sequence[str],
-        step: int | None,
-        arrays: list[Any],
-        send: Send[R],
-        *,
-        pulls: Literal[True],
-    ) -> Future[R] | None: ...
-    def push(
-        self,
-        call: str,
-        names: Sequence[str],
-        step: int | None,
-        arrays: list[Any],
-        send: Send[R],
-        *,
-        pulls: bool = False,
-    ) -> Future[R] | None:
-        """Begins a step of each key; if it raises, it has begun none. `pulls`: one message, whose result are the values
-        after the step; None, and nothing has begun, if the keys are at several steps or unchecked, a push has failed,
-        or arrays are being copied from a GPU."""
+    def push(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
+        """Begins a step of each key; if it raises, it has begun none."""
         if step is not None:
             check_number(step, f"{self._registry.call(call)}: step")
         with uninterrupted(), self._lock:
-            counts = self._counts
-            before = [*map(counts.__getitem__, names)]
-            has_failed = bool(self._failed) and any(self._failed.values())
-            if pulls and (
-                has_failed or self._traffic.under_way or len({*before}) > 1 or not self.unchecked.isdisjoint(names)
-            ):
+            return self._begin(call, names, step, arrays, send)
+
+    def pushpull(
+        self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]
+    ) -> Future[R] | None:
+        """The same in one message, whose result are the values after the step; None, and nothing has begun, if the keys
+        are at several steps or unchecked, a push has failed, or arrays are being copied from a GPU."""
+        if step is not None:
+            check_number(step, f"{self._registry.call(call)}: step")
+        with uninterrupted(), self._lock:
+            is_one = self.unchecked.isdisjoint(names) and len({*map(self._counts.__getitem__, names)}) < 2
+            if not is_one or self._traffic.under_way or (self._failed and any(self._failed.values())):
                 return None
-            steps = before if step is None else [int(step)] * len(names)
-            again: dict[str, BaseException] = {}
-            if step is not None:
-                self._count_given(call, names, int(step))
-                again = self._taken_out(names, int(step))
+            return self._begin(call, names, step, arrays, send)
+
+    def _begin(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
+        counts = self._counts
+        before = [*map(counts.__getitem__, names)]
+        steps = before if step is None else [int(step)] * len(names)
+        again: dict[str, BaseException] = {}
+        if step is not None:
+            self._count_given(call, names, int(step))
+            again = self._taken_out(names, int(step))
+        else:
+            if self._failed:
+                self._check_none_refused(call, names, before)
+            for name, begun in zip(names, before, strict=True):
+                counts[name] = begun + 1
+        try:
+            if self._traffic.under_way or not _ON_HOST.issuperset(map(type, arrays)):
+                sent = self._bring(call, names, steps, arrays, send)
             else:
-                if has_failed:
-                    self._check_none_refused(call, names, before)
-                for name, begun in zip(names, before, strict=True):
-                    counts[name] = begun + 1
-            try:
-                if self._traffic.under_way or not _ON_HOST.issuperset(map(type, arrays)):
-                    sent = self._bring(call, names, steps, arrays, send)
-                else:
-                    sent = send(steps, arrays)
-            except BaseException:  # Nothing has left.
-                self._uncount(names, steps, before)
-                for name, error in again.items():
-                    self._failed[name][steps[0]] = error
-                raise
+                sent = send(steps, arrays)
+        except BaseException:  # Nothing has left.
+            self._uncount(names, steps, before)
+            for name, error in again.items():
+                self._failed[name][steps[0]] = error
+            raise
         return sent
 
     def _taken_out(self, names: Sequence[str], step: int) -> dict[str, BaseException]:

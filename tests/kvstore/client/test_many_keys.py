@@ -197,7 +197,6 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda store: store.pull("k0", 0, out=np.ones(4, np.float32)), r"the array for it is float32\[4\]"),
     (lambda store: store.pull(["k0"], 0, out=[read_only()]), "key 'k0', version 0: .* is read-only"),
     (lambda store: store.set(["k0"], 1, []), "set of key 'k0', version 1: 0 arrays"),
-    (lambda store: store.read_consistent(["k0", "t"]), "it is a table"),
 ]
 
 
@@ -259,13 +258,13 @@ class TestConsistentReads:
         cluster = self.cluster()
         for name in ("k0", "k1", "k2"):
             self.push(cluster, name, 0)
-        version, values = cluster.ended(cluster.store.read_consistent(["k2", "k0"]))
+        version, values = cluster.ended(consistent_read(cluster.store, cluster.store.key_set(["k2", "k0"]), [0, 1]))
         assert (version, [float(value[0]) for value in values]) == (1, [1.0, 1.0])
 
     def test_keys_that_are_behind_are_waited_for(self) -> None:
         cluster = self.cluster()
         self.push(cluster, "k0", 0)
-        read = cluster.store.read_consistent(["k0", "k1", "k2"])
+        read = consistent_read(cluster.store, cluster.store.key_set(["k0", "k1", "k2"]), [0, 1, 2])
         while cluster.step(cluster.choose):
             pass
         assert not read.done()
@@ -277,8 +276,6 @@ class TestConsistentReads:
     def test_other_modes_have_no_version_of_all(self) -> None:
         description = msgspec.structs.replace(small(2), mode=Mode.ASYNC)
         cluster = Cluster(description)
-        with pytest.raises(StoreRefusedError, match=r"read_consistent of 2 keys .*: in mode async"):
-            cluster.store.read_consistent(["k0", "k1"]).result(0)
         with pytest.raises(
             StoreRefusedError, match="version 1 exactly: in mode async each slot has versions of its own"
         ):

@@ -28,6 +28,7 @@ from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of
 from store_raw import column, hello_of, push_of, raw_peer, values_of
 from store_simulation import Simulation
 from weft_kvstore import Key, describe
+from weft_kvstore.client.calls import consistent_read
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import (
     CommitDescription,
@@ -149,7 +150,7 @@ def test_the_first_values_state_and_what_is_read_for_itself_travel_as_they_are()
         "first": lambda: store.pull(names, 0),
         "settled": lambda: store.pull(names, 1, settled=True),
         "exact": lambda: store.pull(names, 1, exact=True),
-        "consistent": lambda: store.read_consistent(names),
+        "consistent": lambda: consistent_read(store, store.key_set(names), range(len(names))),
         "state": lambda: store.pull_state("w", 1),
         "small": lambda: store.pull("small", 1),
         "weights": lambda: store.pull("w", 1),
