@@ -70,11 +70,6 @@ def zeros_on_demand(shape: Sequence[int], dtype: np.dtype[Any] | str) -> Array:
 FEW: Final = 32
 
 
-def least(numbers: Array) -> int:
-    """Of some int64 numbers, of any shape."""
-    return min(numbers.ravel().tolist()) if numbers.size <= FEW else int(numbers.min())
-
-
 def greatest(numbers: Array) -> int:
     """Of some int64 numbers, of any shape."""
     return max(numbers.ravel().tolist()) if numbers.size <= FEW else int(numbers.max())

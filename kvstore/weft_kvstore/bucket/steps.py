@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft_kvstore.arrays import Range, greatest, least, ranges_where
+from weft_kvstore.arrays import Range, ranges_where
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
 
@@ -52,13 +52,13 @@ class BucketSteps:
         """Raises PushRefusedError where gradients of a slot, or its word that it has none, are too far ahead, or
         contradict what is merged of a step that is not applied. `where` gives the words for a slice."""
         arrived = self.arrived[index, first:stop]
-        if self._is_sync and step < greatest(arrived):
+        if self._is_sync and step < arrived.max():
             open_ = (self.version[first:stop] == step) & (self.through[index, first:stop] == step + 1)
             wrong = open_ & (self.pushed[index, first:stop] != pushes)
             if wrong.any():
                 raise PushRefusedError(f"{where(first + int(wrong.argmax()))}: {contradiction(before=not pushes)}")
         those = self.arrived[:, first:stop] if self._is_sync else arrived
-        if step > least(those) + STEPS_AHEAD:
+        if step > those.min() + STEPS_AHEAD:
             at = first + int((those.min(axis=0) if self._is_sync else arrived).argmin())
             behind = int(self.arrived[:, at].min()) if self._is_sync else int(arrived.min())
             missing = [slot for slot, there in zip(self.slots, self.arrived[:, at], strict=True) if there <= behind]

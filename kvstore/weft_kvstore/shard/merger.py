@@ -318,9 +318,7 @@ class Merger:
             return
         self.stage = "answer"
         peer: Peer = wait.link
-        outbox = peer.outbox
-        few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
-        if not few and not self._may_queue(wait):
+        if not self._may_queue(wait):
             return
         try:
             for part in table.answers(wait):
@@ -342,9 +340,7 @@ class Merger:
         """What slices of a bucket, which are ready at a version, answer to a pull: one that has them open, or that has
         just come."""
         peer: Peer = wait.link
-        outbox = peer.outbox
-        few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
-        if few or self._may_queue(wait):
+        if self._may_queue(wait):
             for answer in bucket.pulls.answers(wait, first, stop, version):
                 peer.put(answer)
             if wait.open and wait.answered(bucket.spec.number, first, stop):
