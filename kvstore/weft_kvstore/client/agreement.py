@@ -106,7 +106,7 @@ class HyperOperation(Operation):
     connection too, even if its deadline has passed, for these pushes may still come."""
 
     is_request = True
-    is_kept = True
+    outlives_failure = True
 
     def __init__(
         self, future: StoreFuture[Any], step: int, numbers: Mapping[str, float], key: str | None, key_index: int | None

@@ -75,6 +75,13 @@ does not check its futures."""
 
 UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
 
+_SILENT: Final = {
+    LinkState.DOWN: "the connection is down",
+    LinkState.HANDSHAKE: "the handshake has no answer",
+    LinkState.OPEN: "no answer",
+}
+"""What is known of a shard that has said nothing of a request."""
+
 _log = logging.getLogger("weft.store")
 
 Outcome: TypeAlias = tuple[Operation, Any, BaseException | None]
@@ -195,10 +202,10 @@ class ClientCore:
             )
             if before:
                 self._held.append((operation, before))
-                operation.because = dict.fromkeys(shards, "it comes behind a value that was set and has not arrived")
+                operation.waits_for = dict.fromkeys(shards, "it comes behind a value that was set and has not arrived")
         if operation.sets:
             self._setting[number] = operation
-        if operation.because:
+        if operation.waits_for:
             return
         self._start(operation)
 
@@ -274,7 +281,7 @@ class ClientCore:
     def _on_answer(self, link: ClientLink, request: Operation, message: Answer | Failed | Because) -> None:
         """A shard says something of a request."""
         if isinstance(message, Because):
-            request.because = {**request.because, link.shard: message.reason}
+            request.waits_for = {**request.waits_for, link.shard: message.reason}
             return
         try:
             if isinstance(message, Failed):
@@ -407,7 +414,7 @@ class ClientCore:
                 _log.warning("it has to be pushed again: %s", error)
         for other in [*self.open.values()]:
             if other.is_pull and other.version > step and not keys.isdisjoint(other.reads):
-                self._give_up(other, error, str(error))
+                self._fail_pull(other, error, str(error))
 
     def _fails_with_push(self, operation: Operation) -> bool:
         """Ends a pull whose version does not come, as a push before it has failed. A step that is pushed again has not
@@ -423,10 +430,10 @@ class ClientCore:
                 lost = next((link.trouble for link in self.links if link.refused is not None), None)
                 if lost is not None and not lacks(error):
                     text = f"{text}; since then: {lost}"
-                return self._give_up(operation, error, text)
+                return self._fail_pull(operation, error, text)
         return False
 
-    def _give_up(self, pull: Operation, error: BaseException, text: str) -> bool:
+    def _fail_pull(self, pull: Operation, error: BaseException, text: str) -> bool:
         """Ends a pull that waits for a push which has failed. One that has gradients to send fails once the shards have
         them, and read the caller's arrays no more: they count. Whether it has ended."""
         made = type(error) if isinstance(error, StoreError) else StoreError
@@ -463,7 +470,7 @@ class ClientCore:
                 if before:
                     self._held.append((one, before))
                 elif not one.ended:
-                    one.because = {}
+                    one.waits_for = {}
                     self._start(one)
 
     def end_futures(self) -> None:
@@ -486,7 +493,7 @@ class ClientCore:
                 self.to_close.add(shard)
             for run in operation.runs.get(shard, ()):
                 link.outbox.cancel(run)
-            if not operation.is_kept and link.requests.pop(operation.number, None) is not None:
+            if not operation.outlives_failure and link.requests.pop(operation.number, None) is not None:
                 for message in operation.withdraw(shard):
                     link.say(message)
 
@@ -536,9 +543,8 @@ class ClientCore:
         waits = []
         for shard in sorted(operation.pending):
             link = self.links[shard]
-            state = link.state
-            silence = "no answer" if state is LinkState.OPEN else f"the connection is {state.value}"
+            silence = _SILENT[link.state]
             if link.shared.is_unread(operation):
                 silence = UNREAD
-            waits.append(f"{link.name}: {operation.because.get(shard, silence)}")
+            waits.append(f"{link.name}: {operation.waits_for.get(shard, silence)}")
         return "; ".join(waits)

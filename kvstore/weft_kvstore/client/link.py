@@ -47,7 +47,7 @@ def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]
     messages: list[Message] = []
     pull, room = Pull([], 0), 0
     for request in requests:
-        if request.ended and not request.is_kept:
+        if request.ended and not request.outlives_failure:
             continue
         if not request.is_pull:
             messages += request.ask(shard)
@@ -76,20 +76,20 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
 
 
 # --- The life of a client's connection to one shard -------------------------------------------------------------------
-# State    | What comes                                 | Then
-# ---------|--------------------------------------------|-----------------------------------------------------
-# DOWN     | the time to try again                      | GREETING: a new socket, and a Hello on it
-# GREETING | a fiftieth of the silence without a word   | the Hello is said again
-# GREETING | Welcome                                    | OPEN
-# GREETING | Refused, which may pass                    | DOWN, before the first Welcome; else refused
-# both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles
-# GREETING | the keys do not fit                        | refused, for good
-# GREETING | the handshake was broken off               | as disconnected, and the reason that it may have
-# both     | some seconds without a word                | GREETING: a new socket, and a Hello on it
-# any      | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries
-# any      | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome
+# State     | What comes                                 | Then
+# ----------|--------------------------------------------|-----------------------------------------------------
+# DOWN      | the time to try again                      | HANDSHAKE: a new socket, and a Hello on it
+# HANDSHAKE | a fiftieth of the silence without a word   | the Hello is said again
+# HANDSHAKE | Welcome                                    | OPEN
+# HANDSHAKE | Refused, which may pass                    | DOWN, before the first Welcome; else refused
+# both      | disconnected, or no Hello is known         | DOWN; the time to try again doubles
+# HANDSHAKE | the keys do not fit                        | refused, for good
+# HANDSHAKE | the handshake was broken off               | as disconnected, and the reason that it may have
+# both      | some seconds without a word                | HANDSHAKE: a new socket, and a Hello on it
+# any       | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries
+# any       | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome
 #
-# Both are GREETING and OPEN. That the shard is lost is no state of the connection: it goes on trying.
+# Both are HANDSHAKE and OPEN. That the shard is lost is no state of the connection: it goes on trying.
 
 
 FIRST_RETRY_S: Final = 0.02
@@ -109,7 +109,7 @@ _PASSING: Final = frozenset({RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY})
 
 class LinkState(Enum):
     DOWN = "down"
-    GREETING = "greeting"
+    HANDSHAKE = "handshake"
     OPEN = "open"
 
 
@@ -179,7 +179,7 @@ class ClientLink:
         self.shared_bytes_sent = 0
         self.shared_bytes_received = 0
         self.hello = msgspec.structs.replace(hello, shard=shard)
-        self._greeting: list[Buffer] = []
+        self._hello: list[Buffer] = []
         """The connection's first message, said again until it is answered."""
         self.may_share = False
         """Whether the shard may have been given the client's memory on this connection."""
@@ -223,7 +223,7 @@ class ClientLink:
             if self.state is not LinkState.DOWN:  # What was said of earlier ones is out of date.
                 self.end_reason, self.is_taken, self.at_fault = None, False, False
             self.session += 1
-            self.state = LinkState.GREETING
+            self.state = LinkState.HANDSHAKE
             self._opened = self._kept_alive_at = now
             self._connect()
         if now >= self._keepalive_at():
@@ -231,7 +231,7 @@ class ClientLink:
             if self.state is LinkState.OPEN:
                 self.say(Ping())
             else:
-                self.outgoing.append(self._greeting)
+                self.outgoing.append(self._hello)
         if self.lost is not None or now - self.heard < self._silence_s:
             return False
         self.lost = f"{self.name} has been silent for {now - self.heard:.1f} s (it did not answer)"
@@ -290,8 +290,8 @@ class ClientLink:
                 run.owner.runs[self.shard].append(run)
         self.sent, self.received = 1, 0
         hello = msgspec.structs.replace(self.hello, session=self.session, loopback=self.outbox.loopback, boot=self.boot)
-        self._greeting = encode(hello, None, self.sent)
-        self.outgoing = [self._greeting]
+        self._hello = encode(hello, None, self.sent)
+        self.outgoing = [self._hello]
 
     @property
     def trouble(self) -> str | None:
@@ -303,7 +303,7 @@ class ClientLink:
         and so has lost its values. Raises ProtocolError for the Welcome of another connection."""
         if message.session == self.session and self.state is LinkState.DOWN:
             return False  # It had come, and was not read, when the connection broke.
-        if message.session != self.session or self.state is not LinkState.GREETING:
+        if message.session != self.session or self.state is not LinkState.HANDSHAKE:
             raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
         if self.boot not in {b"", message.boot}:
             self.refuse(f"{self.name} has started anew and has lost its values; {AFTER_LOSS}")

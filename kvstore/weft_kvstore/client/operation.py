@@ -53,7 +53,7 @@ class Operation:
     """
 
     is_request = False
-    is_kept = False
+    outlives_failure = False
     """A request that is said until shards have answered, also after it has failed."""
     is_pull = False
     """A request for what `asked` has: by shard (bucket, first slice, slices, chunks of ids), at most 4,096 of them."""
@@ -99,7 +99,7 @@ class Operation:
 
     pending: dict[int, int] = {}  # noqa: RUF012  # never changed, as those below: most calls have none
     """How many parts are missing from each shard; it ends when none is. Set where it is begun."""
-    because: dict[int, str] = {}  # noqa: RUF012
+    waits_for: dict[int, str] = {}  # noqa: RUF012
     """What shards said that it waits for."""
     runs: dict[int, list[SentRun]] = {}  # noqa: RUF012
 
@@ -137,8 +137,8 @@ class Operation:
             self.pending[shard] = left
             return False
         self.pending.pop(shard, None)
-        if self.because:
-            self.because.pop(shard, None)
+        if self.waits_for:
+            self.waits_for.pop(shard, None)
         return not self.pending
 
     def withdraw(self, shard: int) -> Sequence[Message]:

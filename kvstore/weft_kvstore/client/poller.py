@@ -221,7 +221,7 @@ GRACE_S: Final = 0.005
 """So long after a caller has led, the client's own thread leaves to the next one what may wait: receipts, and answers
 that nobody waits for."""
 
-CALLS_BEGIN: Final = 4
+EAGER_CALLS: Final = 4
 """Operations that are under way at most where each call begins its own, but for a small push. Who has more waits for
 none of them yet, and what is begun together shares its messages."""
 
@@ -283,7 +283,7 @@ class Poller:
                 with contextlib.suppress(InvalidStateError):  # It has begun, and was failed, before it was removed.
                     operation.future.set_exception(StoreClosedError(detail))
         elif (
-            (operation.may_wait or len(sockets.core.open) >= CALLS_BEGIN)
+            (operation.may_wait or len(sockets.core.open) >= EAGER_CALLS)
             and not self._is_led
             and len(sockets.submitted) % BATCH  # More than that wait while another thread works.
             and time.monotonic() < self._begun_at + BATCH_S

@@ -70,7 +70,7 @@ def test_it_begins_down_and_is_due_at_once() -> None:
     connection = link_to(LinkSettings(), 5.0)
     assert (connection.state, connection.session, connection.next_tick()) == (LinkState.DOWN, 0, 5.0)
     assert due(connection, 5.0) == {CONNECT}
-    assert (connection.state, connection.session) == (LinkState.GREETING, 1)
+    assert (connection.state, connection.session) == (LinkState.HANDSHAKE, 1)
 
 
 def test_a_welcome_opens_it() -> None:
@@ -81,7 +81,7 @@ def test_a_welcome_opens_it() -> None:
 def test_a_welcome_of_another_connection_changes_nothing(session: int) -> None:
     connection = handshake()
     before = states(connection)
-    with pytest.raises(ProtocolError, match=rf"Welcome.session: {session} in greeting, this is 1"):
+    with pytest.raises(ProtocolError, match=rf"Welcome.session: {session} in handshake, this is 1"):
         connection.on_welcome(welcome(session), 0.0)
     assert states(connection) == before
 
@@ -186,7 +186,7 @@ def test_seconds_without_a_word_begin_a_new_connection_long_before_the_shard_is_
     connection.heard = 1.0
     assert CONNECT not in due(connection, 1.0 + renewed_after_s - 0.01)
     assert due(connection, 1.0 + renewed_after_s) == {CONNECT}
-    assert (connection.state, connection.session, connection.lost) == (LinkState.GREETING, 2, None)
+    assert (connection.state, connection.session, connection.lost) == (LinkState.HANDSHAKE, 2, None)
 
 
 def test_a_process_that_stood_still_does_not_blame_the_shard() -> None:
@@ -241,7 +241,7 @@ def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
     due(connection, 1.0 + FIRST_RETRY_S)
     assert not connection.on_welcome(welcome(2, b"c" * 16), 1.1)
     assert connection.refused == f"shard 3 has started anew and has lost its values; {AFTER_LOSS}"
-    assert connection.state is LinkState.GREETING
+    assert connection.state is LinkState.HANDSHAKE
 
 
 def test_it_pings_as_often_as_the_shard_needs() -> None:

@@ -21,7 +21,7 @@ import zmq
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client.operation import KeyOperation
-from weft_kvstore.client.poller import BATCH, BURST_BYTES, CALLS_BEGIN, Interrupts
+from weft_kvstore.client.poller import BATCH, BURST_BYTES, EAGER_CALLS, Interrupts
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import StoreFuture, joined, on_end, then
@@ -180,10 +180,10 @@ def test_calls_that_follow_one_another_are_begun_together_and_the_last_of_them_b
         one.push("k0", 0, GRADIENT).result(WAIT_S)
         with without_thread(one), monkeypatch.context() as patch:
             patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
-            pulls = [one.pull("k0", 1) for _ in range(CALLS_BEGIN + BATCH - 1)]
-            assert (len(core.open), len(submitted)) == (CALLS_BEGIN, BATCH - 1)
+            pulls = [one.pull("k0", 1) for _ in range(EAGER_CALLS + BATCH - 1)]
+            assert (len(core.open), len(submitted)) == (EAGER_CALLS, BATCH - 1)
             pulls.append(one.pull("k0", 1))
-            assert (len(core.open), len(submitted)) == (CALLS_BEGIN + BATCH, 0)
+            assert (len(core.open), len(submitted)) == (EAGER_CALLS + BATCH, 0)
             pulls += [one.pull("k0", 1) for _ in range(3)]
             assert len(submitted) == 3
         wait_until(lambda: not submitted)
