@@ -220,6 +220,20 @@ def test_a_step_that_is_pushed_again_has_failed_no_more_unless_it_cannot_begin()
     assert steps.of("w") == 4
 
 
+@pytest.mark.parametrize(("error", "failed"), [(StoreError("no room"), [0]), (StoreClosedError("closed"), [])])
+def test_gradients_that_cannot_be_copied_to_the_host_have_failed_as_other_pushes_have(
+    monkeypatch: pytest.MonkeyPatch, error: StoreError, failed: list[int]
+) -> None:
+    steps, begun = steps_of("w"), StoreFuture[None]()
+    monkeypatch.setattr(steps._traffic, "bring", lambda *_: ended(error))
+    steps.push("push", ["w"], None, [object()], lambda *_: begun)
+    assert list(steps._failed.get("w", ())) == failed
+    monkeypatch.setattr(steps._traffic, "bring", lambda _where, _names, _arrays, begin: begin([]))
+    steps.push("push", ["w"], 0, [object()], lambda *_: begun)
+    begun.set_exception(error)  # What has begun is the core's to note.
+    assert not steps._failed.get("w")
+
+
 def test_a_call_that_finds_no_memory_names_itself_and_its_key(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise MemoryError("full")
