@@ -176,28 +176,35 @@ def merged(total: list[Rows], gradient: Iterable[Rows]) -> list[Rows]:
     parts = total if len(total) <= MOST_PARTS else [_in_order(total)]
     left: list[Rows] = []
     for ids, values, _ in gradient:
-        is_there = np.zeros(len(ids), np.bool_)
+        is_there: Array | None = None
         for here, sums, _ in parts:
             if not len(ids) or not len(here) or ids[0] > here[-1] or ids[-1] < here[0]:
                 continue
             every = np.concatenate((here, ids))
             every.sort(kind="stable")  # Of two runs that ascend: one is merged into the other.
             (twice,) = (every[1:] == every[:-1]).nonzero()
+            if not twice.size:
+                continue
             positions = here.searchsorted(every.take(twice))
             at = twice - positions  # What is before a row there is before it in one of both.
-            is_new = ~is_there.take(at)  # A row is added once: where it is not elsewhere.
-            at, positions = at.compress(is_new), positions.compress(is_new)
+            if is_there is None:
+                is_there = np.zeros(len(ids), np.bool_)
+            else:  # A row is added once: where it is not elsewhere.
+                is_new = ~is_there.take(at)
+                at, positions = at.compress(is_new), positions.compress(is_new)
             is_there[at] = True
             summed = taken_rows(sums, positions)
             summed += taken_rows(values, at)
             put_rows(sums, positions, summed)
+        if is_there is None:
+            left.append(Rows(ids, values))
+            continue
         (at,) = is_there.nonzero()
-        part = Rows(ids, values, at if at.size else None)
         if len(at) > FEW_ELSEWHERE * len(ids):
-            part = Rows(*own_rows(part))
-        elif at.size:
+            left.append(Rows(*own_rows(Rows(ids, values, at))))
+        else:
             values[at] = 0
-        left.append(part)
+            left.append(Rows(ids, values, at))
     return [part for part in (*parts, *left) if len(part.ids)] or total
 
 

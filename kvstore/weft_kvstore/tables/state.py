@@ -484,8 +484,7 @@ class TableState:
                         rows = values
                 if rows is None:
                     rows = yield from self.reading(some, name)
-                bounds = np.arange(max(-(-len(some) // chunk_rows), 1) + 1) * (chunk_rows * layout.row_bytes)
-                bounds[-1] = rows.nbytes
+                bounds = np.array([*range(0, max(rows.nbytes, 1), chunk_rows * layout.row_bytes), rows.nbytes])
                 entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
                 yield OutRun(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
 
