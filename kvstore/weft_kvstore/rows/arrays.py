@@ -27,11 +27,11 @@ WINDOW_BYTES: Final = 1 << 16
 
 class RowArrays:
     """The values of rows, under the name None, and the rule's state by its names: arrays of as many rows, zeros until
-    they are written. `at_once`: how many rows one call may use where the arrays are in a file, so that they take no
-    more memory than their place allows; None where they are in memory.
+    they are written. `names` are those of all. `at_once`: how many rows one call may use where the arrays are in a
+    file, so that they take no more memory than their place allows; None where they are in memory.
     """
 
-    __slots__ = ("_arrays", "_start", "_used", "at_once", "written")
+    __slots__ = ("_arrays", "_start", "_used", "at_once", "names", "written")
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class RowArrays:
         Raises MemoryError, and OSError where no file can be made at the place."""
         self.at_once: int | None = None
         self._used = 0
-        directory, names = None, (None, *start)
+        directory = None
+        self.names = names = (None, *start)
         row_bytes = width * dtype.itemsize * len(names)
         if place is not None and (capacity is None or capacity * row_bytes > place.memory_bytes):
             directory = place.directory
@@ -66,11 +67,6 @@ class RowArrays:
     @property
     def dtype(self) -> np.dtype[Any]:
         return self._arrays[None].array.dtype
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the state."""
-        return tuple(self._start)
 
     def huge_blocks(self) -> HugeBlocks | None:
         """Of arrays of fixed size in memory that are as large as a huge page; of others None."""

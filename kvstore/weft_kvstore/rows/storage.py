@@ -200,13 +200,13 @@ class TableRows:
 
     def columns(self, rows: Array) -> Columns:
         """All that is known of rows (n) that are here, but for their indices: for `restore`."""
-        found = {name or VALUE: self.arrays.read(name, rows) for name in (None, *self.arrays.names)}
+        found = {name or VALUE: self.arrays.read(name, rows) for name in self.arrays.names}
         return found | {name: one.array.take(rows) for name, one in self._columns.items()}
 
     def restore(self, indices: Array, columns: Columns) -> None:
         """Rows of indices (n), distinct, are as `columns` has them. Raises MemoryError."""
         rows = self.find_or_add(indices, 0, None)
-        for name in (None, *self.arrays.names):
+        for name in self.arrays.names:
             self.arrays.write(name, rows, columns[name or VALUE])
         for column, one in self._columns.items():
             one.array[rows] = columns[column]

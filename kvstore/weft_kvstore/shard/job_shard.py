@@ -119,7 +119,7 @@ class JobShard:
         for slot in range(self.description.slots):
             self.replace(slot)
         for table in self.tables.values():
-            table.close()
+            table.rows.close()
         if self.shared_memory is not None:
             self.shared_memory.close()
 
@@ -149,8 +149,8 @@ class JobShard:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the tables' values, were every row touched."""
-        return sum(one.capacity_bytes for one in self.tables.values())
+        """Bytes of the tables' values, were every row there; of a growing one, of those that one call may name."""
+        return sum(one.layout.bytes_on(self.shard) for one in self.tables.values())
 
     @property
     def waiting_sets(self) -> int:

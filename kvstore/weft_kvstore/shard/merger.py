@@ -96,7 +96,7 @@ class Merger:
         """The slot has nothing for these keys in this step."""
         tables, ranges = shard.contributed(keys)
         for table in tables:  # All before any: what is refused changes nothing.
-            table.check(slot, step, pushes=False)
+            table.steps.check(slot, step, pushes=False)
         runs = [(shard.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
         for bucket, first, stop in runs:
             bucket.check(slot, step, first, stop, pushes=False)

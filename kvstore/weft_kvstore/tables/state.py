@@ -117,18 +117,9 @@ class TableState:
             history=RowHistory(spec.rule, layout.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None,
         )
 
-    def close(self) -> None:
-        """Frees what lies on disk."""
-        self.rows.close()
-
     @property
     def version(self) -> int:
         return self.steps.version
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Bytes of the values, were every row there; of a growing table, of those that one call may name."""
-        return self.layout.bytes_on(self.shard)
 
     def passed_version(self, version: int) -> bool:
         """Whether the values of a version are gone. A key to which no slot contributes is at every version."""
@@ -150,14 +141,10 @@ class TableState:
 
     # --- Gradients: taken in, merged, and applied once every slot's is in
 
-    def check(self, slot: int, step: int, *, pushes: bool) -> bool:
-        """Whether what the slot says of a step is new. Raises PushRefusedError where its gradient, or its word that it
-        has none, contradicts what is there."""
-        return self.steps.check(slot, step, pushes=pushes)
-
     def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
-        """Takes in what `check` lets pass: a slot's gradient, which is written later, or None for nothing. True if
-        `merging` may now have something to do. What was in before changes nothing: exactly once holds."""
+        """Takes in a slot's gradient, which is written later, or None for nothing. True if `merging` may now have
+        something to do. What was in before changes nothing: exactly once holds. Raises PushRefusedError where it
+        contradicts what is there."""
         steps = self.steps
         given = None if gradient is None else [gradient]
         return steps.check(slot, step, pushes=given is not None) and steps.accept(slot, step, given)

@@ -62,7 +62,7 @@ class Table:
 
     def push(self, step: int, *ids: int, slot: int = 0, by: float = -1.0) -> Any:
         """Takes in a gradient, by which rows grow by 1; the merge that is then to be done."""
-        self.state.check(slot, step, pushes=True)
+        self.state.steps.check(slot, step, pushes=True)
         self.state.accept(slot, step, rows_at(ids, by))
         return self.state.merging()
 
