@@ -182,7 +182,7 @@ class Pinnable:
     def copy(self) -> Pinnable:
         """A copy without pins, in private memory."""
         array = self.array.copy()
-        copy = Pinnable(array, BufferSource(bytes_of(array)), 0, len(self.pinned))
+        copy = Pinnable(array, BufferSource(bytes_of(array), self.source.wrap), 0, len(self.pinned))
         copy.original = self if self.shared else self.original
         return copy
 

@@ -29,6 +29,7 @@ from weft_kvstore.wire.outbox import (
     Outbox,
     OutFrame,
     OutRun,
+    Pinnable,
 )
 
 Run = OutRun[Any, Any]
@@ -530,3 +531,6 @@ def test_large_parts_of_a_buffer_are_wrapped_once_and_the_others_never(monkeypat
     assert wrapped == [b"0123", b"456789"]
     source.read(1, 9)
     assert len(source._parts) == 1, "those of other steps are not kept for ever"
+    copy = Pinnable(np.zeros(10, np.uint8), source, 0, 1).copy()
+    copy.source.read(0, 10)
+    assert wrapped[-1] == bytes(10), "a copy is sent as its original was"
