@@ -408,10 +408,10 @@ class Bucket:
                     del self._waiting[of, step]
             self.steps.forget(index)
 
-    def reads(self, slot: int, step: int, first: int, stop: int) -> bool:
-        """Whether gradients of a slot that wait for their step are in the client's memory."""
-        pending = self._waiting.get((self.steps.indices.get(slot, -1), step))
-        return pending is not None and any(map(_is_elsewhere, pending.within(first, stop)))
+    def reads(self, slot: int, run: Run) -> bool:
+        """Whether gradients of a slot's run that wait for their step are in the client's memory."""
+        pending = self._waiting.get((self.steps.indices.get(slot, -1), run.step))
+        return pending is not None and any(map(_is_elsewhere, pending.within(run.first, run.first + run.count)))
 
     def copy_pending(self, slot: int) -> None:
         """Copies gradients of a slot that are in the client's memory, which is not read after that."""

@@ -128,10 +128,6 @@ class JobShard:
         bucket = self.buckets.get(run.bucket)
         return run.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.spec.pushed is None
 
-    def reads(self, slot: int, run: Run) -> bool:
-        """Whether gradients of that run of a slot wait where the slot has them."""
-        return self.buckets[run.bucket].reads(slot, run.step, run.first, run.stop)
-
     def copy_pending(self, slot: int) -> None:
         """Copies what waits of a slot in its memory, which is read no more then."""
         for bucket in self.buckets.values():

@@ -109,7 +109,8 @@ class Links:
 
     def read(self, peer: Peer, frame: int, runs: list[Run]) -> None:
         """These runs of a frame came in the client's memory, which is told once none of them waits there."""
-        if any(peer.job.shard.reads(peer.slot, run) for run in runs):
+        buckets = peer.job.shard.buckets
+        if any(buckets[run.bucket].reads(peer.slot, run) for run in runs):
             self.reading[peer, frame] = runs
         else:
             self.reading.pop((peer, frame), None)
