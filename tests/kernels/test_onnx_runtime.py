@@ -188,6 +188,24 @@ def test_an_input_may_be_read_in_several_shapes_and_change_from_call_to_call() -
         np.testing.assert_array_equal(f, x.reshape(2, 3))
 
 
+def test_a_shape_that_another_value_has_is_known_when_the_session_is_made() -> None:
+    """As of `x.view(len(x), -1)`, whose length a node reads out of x's shape."""
+    nodes = (
+        Node("Reshape", "flat", ("x", "size"), ("f",)),
+        Node("Unsqueeze", "column", ("f", "axes"), ("u",)),
+        Node("Expand", "spread", ("u", "whole"), ("e",)),
+        Node("Neg", "negated", ("e",), ("y",)),
+    )
+    types = types_of(x=(2, 3, 4), f=(2, 12), u=(2, 1, 12), e=(2, 5, 12), y=(2, 5, 12))
+    types |= {name: TensorType(DType.INT64, (size,)) for name, size in {"size": 2, "axes": 1, "whole": 3}.items()}
+    into = Lowered(types)
+    assert all(lowered(node, into) for node in nodes)
+    assert {name for node in into.nodes for name in node.inputs if name in types} == {"x", "f", "u", "e"}
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    (y,) = session_of(nodes, types, "x", "y")(KernelContext(""), [x], {})
+    np.testing.assert_array_equal(y, np.broadcast_to(-x.reshape(2, 1, 12), (2, 5, 12)))
+
+
 def test_gelus_gradient_is_that_of_its_body() -> None:
     node = Node("GeluGrad", "back", ("g", "x"), ("d",), {}, WEFT_DOMAIN)
     session = session_of([node], types_of(g=(4001,), x=(4001,), d=(4001,)), "g x", "d")

@@ -34,11 +34,10 @@ MOVES: Final = frozenset({"Flatten", "Identity", "Reshape", "ReshapeLike", "Sque
 DIRECT: Final = frozenset(
     {
         *("Abs", "Add", "And", "AveragePool", "Cast", "Concat", "ConvTranspose", "Div", "Equal", "Erf", "Exp"),
-        *("Expand", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "Greater", "GreaterOrEqual", "HardSigmoid"),
+        *("Gelu", "Gemm", "GlobalAveragePool", "Greater", "GreaterOrEqual", "HardSigmoid"),
         *("Identity", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul"),
         *("MaxPool", "Mul", "Neg", "Not", "Or", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceSum", "Relu"),
-        *("Reshape", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose"),
-        *("Unsqueeze", "Where"),
+        *("Sigmoid", "Softmax", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Transpose", "Where"),
     }
 )
 """Operators of ONNX that a session runs as they are."""
@@ -269,6 +268,19 @@ def _sum_to(node: Node, into: Lowered) -> bool:
 
 def _reshape_like(node: Node, into: Lowered) -> bool:
     return _reshaped(node, into, node.inputs[0], into.shape(node.inputs[1]))
+
+
+def _move(node: Node, into: Lowered) -> bool:
+    """The shape is known: what the node reads of it, perhaps out of a value's shape, is read by no session."""
+    return _reshaped(node, into, node.inputs[0], into.shape(node.outputs[0]))
+
+
+def _expand(node: Node, into: Lowered) -> bool:
+    if into.types[node.outputs[0]].dtype == DType.INT64:
+        return False
+    shape = into.numbers(node, *into.shape(node.outputs[0]))
+    into.emit(node, "Expand", (node.inputs[0], shape), node.outputs[0])
+    return True
 
 
 def _reshaped(node: Node, into: Lowered, value: str, shape: tuple[int, ...], output: int = 0) -> bool:
@@ -749,6 +761,8 @@ LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
     "Conv": _conv,
     "ConvInputGrad": _conv_input_grad,
     "ConvWeightGrad": _conv_weight_grad,
+    "Expand": _expand,
+    "Flatten": _move,
     "GatherGrad": _gather_grad,
     "GeluGrad": _gelu_grad,
     "LogSoftmaxGrad": _log_softmax_grad,
@@ -758,13 +772,16 @@ LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
     "ReduceMeanGrad": _reduce_grad,
     "ReduceSumGrad": _reduce_grad,
     "ReluGrad": _relu_grad,
+    "Reshape": _move,
     "ReshapeLike": _reshape_like,
     "SigmoidGrad": _sigmoid_grad,
     "SoftmaxCrossEntropyLoss": _cross_entropy,
     "SoftmaxCrossEntropyLossGrad": _cross_entropy_grad,
     "SoftmaxGrad": _softmax_grad,
+    "Squeeze": _move,
     "SumTo": _sum_to,
     "TanhGrad": _tanh_grad,
+    "Unsqueeze": _move,
 }
 
 
