@@ -214,17 +214,18 @@ class SlotSteps:
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
         """Ends all steps up to `step` that were not ended before, or whose end has failed: hands each over with the
         keys that were not pushed in it. Without a number it is the last step that was begun; where all of those are
-        ended, the next one."""
+        ended, the next one. Raises StoreRefusedError for a step that skips others."""
         where = self._registry.call("end_step")
         check_number(step, f"{where}: step")
         with uninterrupted(), self._lock:
             counts, last = self._counts, step
+            begun = max([*counts.values(), *(one + 1 for one in self._to_end)], default=0)
             if last is None:
-                begun = max([*counts.values(), *(one + 1 for one in self._to_end)], default=0)
                 last = begun - 1 if begun > self._ended or self._to_end else self._ended
             self._check_none_refused("end_step", [*counts], [last + 1] * len(counts))
             first = min(self._to_end, default=self._ended)
-            if last >= self._ended + MOST_ENDED or (last < self._ended and last not in self._to_end):
+            latest = min(max(begun - 1, self._ended), self._ended + MOST_ENDED - 1)
+            if last > latest or (last < self._ended and last not in self._to_end):
                 raise StoreRefusedError(f"{where}: step {last}: the next to end is step {first}")
             ended = [(one, self._to_end.pop(one)) for one in sorted(self._to_end) if one <= last]
             for one in range(self._ended, int(last) + 1):
