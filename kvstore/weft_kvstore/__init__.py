@@ -44,7 +44,14 @@ if TYPE_CHECKING:
         StoreDescription,
     )
     from weft_kvstore.encryption import CurveAuthenticator, CurveKeys, new_curve_keys, read_curve_keys
-    from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
+    from weft_kvstore.errors import (
+        StoreClosedError,
+        StoreError,
+        StoreLostError,
+        StorePassedError,
+        StoreRefusedError,
+        StoreTimeoutError,
+    )
     from weft_kvstore.library.kvstore import KVStore
     from weft_kvstore.rows.memory import TablePlace
     from weft_kvstore.serving.shard_server import ShardServer
@@ -59,7 +66,9 @@ _NAMES: dict[str, str] = {
         "StoreDescription"
     ),
     "weft_kvstore.encryption": "CurveAuthenticator CurveKeys new_curve_keys read_curve_keys",
-    "weft_kvstore.errors": "StoreError StoreLostError StorePassedError StoreRefusedError StoreTimeoutError",
+    "weft_kvstore.errors": (
+        "StoreClosedError StoreError StoreLostError StorePassedError StoreRefusedError StoreTimeoutError"
+    ),
     "weft_kvstore.library.kvstore": "KVStore",
     "weft_kvstore.rows.memory": "TablePlace",
     "weft_kvstore.serving.shard_server": "ShardServer",
@@ -90,6 +99,7 @@ __all__ = [
     "Sparse",
     "StepOutcome",
     "Store",
+    "StoreClosedError",
     "StoreDescription",
     "StoreError",
     "StoreLostError",

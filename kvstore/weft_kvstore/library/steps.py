@@ -44,9 +44,6 @@ from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 # --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
 
 
-MOST_ENDED: Final = 1024
-"""Steps that one call may end: more is a number that cannot be meant."""
-
 _log = logging.getLogger("weft.store")
 
 R = TypeVar("R")
@@ -224,8 +221,7 @@ class SlotSteps:
                 last = begun - 1 if begun > self._ended or self._to_end else self._ended
             self._check_none_refused("end_step", [*counts], [last + 1] * len(counts))
             first = min(self._to_end, default=self._ended)
-            latest = min(max(begun - 1, self._ended), self._ended + MOST_ENDED - 1)
-            if last > latest or (last < self._ended and last not in self._to_end):
+            if last > max(begun - 1, self._ended) or (last < self._ended and last not in self._to_end):
                 raise StoreRefusedError(f"{where}: step {last}: the next to end is step {first}")
             ended = [(one, self._to_end.pop(one)) for one in sorted(self._to_end) if one <= last]
             for one in range(self._ended, int(last) + 1):

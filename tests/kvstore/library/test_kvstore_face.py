@@ -15,7 +15,7 @@ from weft_kvstore import (
     CommitDescription,
     Key,
     KVStore,
-    StoreError,
+    StoreClosedError,
     StoreRefusedError,
     StoreTimeoutError,
     describe,
@@ -406,9 +406,9 @@ def test_a_closed_store_says_so(make: Make) -> None:
     with store:
         pass
     store.close()
-    with pytest.raises(StoreError, match="the store was closed"):
+    with pytest.raises(StoreClosedError, match="the store was closed"):
         waiting.result(WAIT_S)
-    with pytest.raises(StoreError, match="closed"):
+    with pytest.raises(StoreClosedError, match="closed"):
         store.push("w", ones(2)).result(WAIT_S)
 
 

@@ -66,6 +66,14 @@ def test_an_end_that_cannot_be_meant_is_refused() -> None:
             steps.end(step, lambda _: finished(None))
 
 
+def test_any_number_of_pushed_steps_are_ended_at_once() -> None:
+    steps, ended = steps_of("w"), list[Any]()
+    for _ in range(3000):
+        push(steps, "w", None, finished(None))
+    steps.end(None, lambda found: finished(ended.extend(found)))
+    assert [step for step, _ in ended] == list(range(3000))
+
+
 def test_joined_futures_end_with_the_last_and_fail_with_the_first_error() -> None:
     one, other = Future[int](), Future[int]()
     both = joined([one, other], sum)
