@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ CHECKED_FIRST_BYTES = 4 << 20
 PAGE = 100
 SEARCHED_JOBS = 1000
 """Newest jobs among which the beginning of an id is looked for."""
+_ID = re.compile(r"[A-Za-z0-9\-]{1,64}")
 
 
 class ResumeArguments(TypedDict, total=False):
@@ -306,8 +308,13 @@ class Client:
     def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
         """The job with this id, or the only one of the newest 1,000 whose id begins so.
 
-        Raises NotFoundError, which says what there is where none or several begin so.
+        Raises NotFoundError, which says what there is where none or several begin so, and ArgumentError for what is no
+        id.
         """
+        if not _ID.fullmatch(id):
+            raise ArgumentError(
+                f"{id!r} is not a job's id, which has letters, digits and '-'; {command('jobs')} lists them"
+            )
         try:
             return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
         except NotFoundError as error:

@@ -223,7 +223,7 @@ class Bucket:
         pending, changed = PendingSegments(self.bounds), []
         where = self._where(slot, version, segment.first)
         if self.spec.gate is not None:
-            raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
+            raise PushRefusedError(f"{where}: a store with commit cannot be restored: its steps begin at 0")
         if version >= MOST_RESTORED:
             raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
         new = self.sets.known.new(segment.first, segment.stop, origin)

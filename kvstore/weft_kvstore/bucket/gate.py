@@ -139,7 +139,7 @@ class StepGate:
         one = self._steps.get(step, GateStep())
         slots = [slot for slot in range(self._slots) if slot not in one.slots]
         if slots:
-            return f"step {step} waits for the barriers of slots {', '.join(map(str, slots))}", slots
+            return f"step {step} waits until end_step is called by slots {', '.join(map(str, slots))}", slots
         if one.loss_scale is None:
             return f"step {step} waits for {self._parts - one.held} slices and tables that are not merged", []
         return f"step {step} is measured and waits to be committed", []

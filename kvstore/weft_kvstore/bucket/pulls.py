@@ -330,7 +330,7 @@ class BucketPulls(WaitingPulls):
         seen = self.seen(wait, slice_, slice_ + 1)
         due = self._spec.is_sync and not (missing := self._steps.missing_in(slice_, int(self._steps.version[slice_])))
         if self._sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
-            return f"{key} was never set", []
+            return f"{key} was never set: a worker has to call init", []
         version = int(self._steps.version[slice_])
         if due and self._spec.gate is not None:
             detail, missing = self._spec.gate.missing(version)

@@ -104,14 +104,12 @@ class BucketSteps:
         behind = {self.slots[p]: int(self.arrived[p, slice_]) for p in of if self.through[p, slice_] < version}
         first = min(behind.values(), default=version)
         missing = [slot for slot, step in behind.items() if step == first and step < version]
-        return (
-            f"has seen {first} steps of slots {listed([self.slots[p] for p in of])}; {_waits_for(first, missing)}",
-            missing,
-        )
+        slots = missing or [self.slots[p] for p in of]
+        return f"has seen {first} steps of slots {listed(slots)}; {_waits_for(first, missing)}", missing
 
 
 def _waits_for(step: int, missing: list[int]) -> str:
-    return f"step {step} waits for slots {listed(missing) or 'none: it is being merged'}"
+    return f"step {step} waits for slots {listed(missing)}" if missing else f"step {step} is being merged"
 
 
 def listed(slots: list[int]) -> str:

@@ -249,10 +249,10 @@ class StoreCalls(Store):
         step = self._checked_step(at, f"{name} of {keys}")
         when = f"{count} {step}"
         if how.get("exact"):
-            self._keys.check_sync(f"pull of {keys}, {when} exactly")
+            self._keys.check_sync(f"read_consistent of {keys}, {when}")
         if kind is PayloadKind.RESTORED and self._description.commit is not None:
             where = f"slot {self._slot}: {name} of {keys}, {when}"
-            raise StoreRefusedError(f"{where}: steps are committed, and begin at 0")
+            raise StoreRefusedError(f"{where}: a store with commit cannot be restored: its steps begin at 0")
         arrays = None if kind is None and given is None else [given] if keys.single else list(given)
         if arrays is not None:
             self._check_arrays(keys, arrays, f"{name} of", when, what, writable=kind is None)

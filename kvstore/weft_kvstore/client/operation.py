@@ -396,8 +396,8 @@ class KeyOperation(Operation):
             call, number, _ = CALLS[self.payload_kind]
             return f"{call}{'pull' if self.is_pull else ''} of {self.keys}, {number} {self.step}"
         what = "pull" if self.names is None else "pull of the state"
-        exactly = " exactly" if self.reading is Reading.EXACT else ""
-        return f"{what} of {self.keys}, version {self.version}{exactly}"
+        call = "read_consistent" if self.reading is Reading.EXACT else what
+        return f"{call} of {self.keys}, version {self.version}"
 
 
 def _slices(received: ValueRun) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from weft_graph.program import Update
 from weft_graph.rules.largest import largest
 from weft_graph.rules.schedule import value_at
+from weft_graph.spelling import did_you_mean
 from weft_kernels.averaging import averaged
 from weft_kernels.gradient_bounds import BOUNDS, bounded
 from weft_kernels.rules.lookup import rule_from
@@ -92,7 +93,8 @@ def rule_of(description: StoreDescription, key: KeyDescription | None = None) ->
     for name, value in hyper.items():
         if name not in rule.hyper:
             known = ", ".join(sorted(rule.hyper))
-            raise DescriptionError(f"{where}hyper: rule {rule.name!r} has no {name!r}; it has {known}")
+            meant = did_you_mean(name, [*rule.hyper, *description.__struct_fields__])
+            raise DescriptionError(f"{where}hyper: rule {rule.name!r} has no {name!r}; it has {known}{meant}")
         try:
             value_at(value, 0)
         except (ValueError, TypeError, ArithmeticError) as error:
@@ -185,7 +187,7 @@ def _problems(description: StoreDescription) -> Iterator[str]:
 def _commit_problems(description: StoreDescription) -> Iterator[str]:
     commit = description.commit
     if commit is not None and description.mode is not Mode.SYNC:
-        yield f"commit: in mode {description.mode.value} no step is one of all slots"
+        yield f"commit: it needs mode 'sync', not {description.mode.value!r}"
     if commit is not None and commit.loss_scaling is not None and math.frexp(commit.loss_scaling.initial)[0] != 0.5:
         yield f"commit.loss_scaling.initial: a power of two, not {commit.loss_scaling.initial}"
 
@@ -259,6 +261,8 @@ def _first_value_problems(key: KeyDescription) -> Iterator[str]:
         return
     elif {"low", "high"} <= numbers.keys():
         numbers["high - low"] = numbers["high"] - numbers["low"]
+    elif numbers.get("scale", 0) < 0:
+        yield f"initializer: the deviation of normal is at least 0, not {numbers['scale']:g}"
     for name, number in numbers.items():
         value = np.float64(number).astype(key.dtype)
         if not np.isfinite(value) if floating else value != number:

@@ -64,7 +64,9 @@ def store_name(key: object) -> str:
         if not key:
             raise ValueError("key '': a key has at least one character")
         if key.startswith(MARK):
-            raise ValueError(f"key {key!r}: {MARK!r} begins the names of numbers; the key 5 is the number 5 itself")
+            raise ValueError(
+                f"key {key!r}: a string must not begin with {MARK!r}; a number is given as such, without quotes"
+            )
         return key
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         if not 0 <= int(key) <= LARGEST:
@@ -164,6 +166,8 @@ def description_of(document: Mapping[str, Any]) -> StoreDescription:
         whole = isinstance(rule, str | Mapping) and compiled_once(rule).whole
     except ValueError as error:
         raise DescriptionError(str(error)) from None
+    if keys == []:
+        raise DescriptionError("keys: none; a store has at least one")
     if isinstance(keys, list):
         filled["keys"] = [
             _key_document(key, number, every, whole=whole) if isinstance(key, Mapping) else key
@@ -290,7 +294,7 @@ def _initializer(value: object, update: object, where: str) -> Mapping[str, Any]
         attributes = {name: _finite(one, where) for name, one in zip(names, numbers, strict=True)}
         return {"op_type": op_type, "attributes": attributes}
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
+        raise DescriptionError(f'{where}: expected "given", a number, or {{ normal = [0.0, 0.05] }}, got {value!r}')
     return {"op_type": "ConstantOfShape", "attributes": {"value": _finite(value, where)}}
 
 
@@ -399,7 +403,8 @@ def _plain_value(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(exclude_none=True)
-    raise TypeError(f"{type(value).__name__} is not plain data")
+    remedy = "; its .document is" if hasattr(value, "document") else ""
+    raise TypeError(f"{type(value).__name__} is not plain data{remedy}")
 
 
 # --- Descriptions in files: TOML or JSON, as a user writes it or whole ------------------------------------------------

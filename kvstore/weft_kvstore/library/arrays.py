@@ -81,8 +81,9 @@ def _not_such(value: object, array: Array, dtype: np.dtype[Any]) -> str:
     return f"{found} cannot be {dtype}" if dtype.kind == "f" else f"whole numbers are expected, not {found}"
 
 
-def checked(value: object, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> Any:
-    """`as_array` of that dtype and shape, C-contiguous on the host. Raises StoreRefusedError."""
+def checked(value: object, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, of: str = "the key") -> Any:
+    """`as_array` of that dtype and shape, C-contiguous on the host. Raises StoreRefusedError, which says `of` what they
+    are."""
     # A fast check first: a step has hundreds of keys, and its caller waits.
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and value.flags.c_contiguous:
         return value
@@ -91,7 +92,7 @@ def checked(value: object, dtype: np.dtype[Any], shape: tuple[int, ...], where: 
     if found != (dtype, shape):
         how = f".to(torch.{dtype})" if _is_tensor(value) else f".astype({str(dtype)!r})"
         hint = f"; convert it with {how}" if found[0] != dtype and found[1] == shape else ""
-        raise StoreRefusedError(f"{where}: it is {found[0]}{list(found[1])}, the key {dtype}{list(shape)}{hint}")
+        raise StoreRefusedError(f"{where}: it is {found[0]}{list(found[1])}, {of} {dtype}{list(shape)}{hint}")
     return np.ascontiguousarray(array) if isinstance(array, np.ndarray) and shape else array
 
 

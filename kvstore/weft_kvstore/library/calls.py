@@ -271,7 +271,7 @@ class _Table:
         is_plain = type(rows) is np.ndarray and self.spec.half is None and rows.flags.c_contiguous
         if is_plain and rows.dtype == self.table.layout.dtype and rows.shape == self.shape:
             return rows
-        return checked(rows, user_dtype(self.spec), self.shape, f"{self.where}: rows")
+        return checked(rows, user_dtype(self.spec), self.shape, f"{self.where}: rows", "the ids take")
 
     def kept(self, rows: Array) -> Array:
         """Rows as the shards keep the table."""

@@ -170,7 +170,9 @@ class KVStore(RowCalls):
         """The rule's numbers for the key's update of a step, schedules and multipliers included, and what this object
         has changed by `set_hyper`; of the next step of this slot where it is left out."""
         check_number(step, f"{self._registry.where('hyper', key)}: step")
-        return self._registry.hyper(key, self.steps(key) if step is None else int(step))
+        return self._registry.hyper(
+            key, self._steps.of(self._registry.known(key, "hyper").key) if step is None else int(step)
+        )
 
     def set_hyper(self, name: str, value: float, *, step: int | None = None, key: UserKey | None = None) -> Future[int]:
         """Changes a hyper-parameter, such as `lr`, from a step on, for all keys or one. The result is the step.

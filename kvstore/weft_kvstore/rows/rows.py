@@ -30,7 +30,7 @@ def check_ids(ids: Array, key: KeyDescription, where: str) -> int | None:
     if key.growth is None and count != 0:
         largest = int(ids.max() if count is None else ids[count - 1])
         if largest >= key.shape[0]:
-            raise StoreRefusedError(f"{where}: row {largest}, the table has {key.shape[0]}")
+            raise StoreRefusedError(f"{where}: id {largest}: the table has rows 0 to {key.shape[0] - 1}")
     return count
 
 

@@ -347,7 +347,7 @@ class TableState:
         if value is None:
             return False
         if self.spec.gate is not None:
-            raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
+            raise PushRefusedError(f"{where}: a store with commit cannot be restored: its steps begin at 0")
         if not self.steps.counts.untouched(0, 1) or self.steps.holds or self.steps.open:
             raise PushRefusedError(f"{where}: a step of it has begun; restore before anybody pushes")
         if is_value:
@@ -440,11 +440,12 @@ class TableState:
         """What an open pull waits for, in words, and the slots that are missing."""
         key, due = f"key {self.spec.key!r}", self.steps.due()
         seen = f"{key} has seen {self.version} steps"
+        unset = f"{key} was never set: a worker has to call init"
         if self.pulls.can(wait)[0]:
-            return (f"{key} was never set" if self._lacks(wait) else f"{key} is being answered"), []
+            return (unset if self._lacks(wait) else f"{key} is being answered"), []
         if due is not None:
             if self.spec.given and self._lacks_for(due[1]):
-                return f"{key} was never set", []
+                return unset, []
             if self.spec.gate is not None and self._measured == due[0]:
                 text, missing = self.spec.gate.missing(due[0])
                 return f"{seen}; {text}", missing

@@ -139,7 +139,7 @@ def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
         one.accept(slot, 0, given)
     assert one.bucket.pulls.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
     one.accept(2, 0, gradient(2))
-    told = "key 'w' has seen 0 steps; step 0 waits for slots none: it is being merged"
+    told = "key 'w' has seen 0 steps; step 0 is being merged"
     assert one.bucket.pulls.waits_for(wait) == (told, [])
     assert first.tobytes() == gradient(0).tobytes()
     assert one.merge_all()

@@ -288,11 +288,12 @@ BOTH["u"] = BOTH["t"]
     ("call", "told"),
     [
         (lambda one: one.push("v", ones(3)), r"slot 0: push of key 'v': the store has no such key; there are 'w', 't'"),
+        (lambda one: one.hyper("v"), r"slot 0: hyper of key 'v': the store has no such key"),
         (lambda one: one.pull(7), r"pull of key 7: the store has no such key"),
         (lambda one: one.pull(True), r"key True: a string or a number, not bool"),
         (lambda one: one.pull(-1), r"key -1: a number from 0 to 2\*\*64 - 1"),
         (lambda one: one.pull(""), "a key has at least one character"),
-        (lambda one: one.pull("#barrier"), "'#' begins the names of numbers"),
+        (lambda one: one.pull("#barrier"), "key '#barrier': a string must not begin with '#'"),
         (lambda one: one.pull({"w"}), "a key or a list of keys, not set"),
         (lambda one: one.pull(["w", "g", "w"]), "key 'w' is named twice"),
         (lambda one: one.push(["w", "g"], [ones(3)]), "2 keys take a list of as many values, not 1 values"),
@@ -311,15 +312,21 @@ BOTH["u"] = BOTH["t"]
         (lambda one: one.push("w", [[1], [2, 3]]), "gradient: "),
         (lambda one: one.push("w", ones(3), step=-1), r"slot 0: push: step: a number from 0 to 2\*\*62 - 1, not -1"),
         (lambda one: one.push("w", ones(3), step=10**19), "step: a number from 0 to .*, not 10000000000000000000"),
-        (lambda one: one.push_rows("t", [0, 4], ones(2, 2)), "push_rows of key 't': row 4, the table has 4"),
+        (lambda one: one.push_rows("t", [0, 4], ones(2, 2)), "push_rows of key 't': id 4: the table has rows 0 to 3"),
         (lambda one: one.push_rows("t", [2**63], ones(1, 2)), r"ids: 9223372036854775808 is beyond 2\*\*63"),
-        (lambda one: one.push_rows(["u", "t"], [[0], [9]], [ones(1, 2)] * 2), "key 't': row 9, the table has 4"),
+        (
+            lambda one: one.push_rows(["u", "t"], [[0], [9]], [ones(1, 2)] * 2),
+            "key 't': id 9: the table has rows 0 to 3",
+        ),
         (
             lambda one: one.pull_rows("t", np.zeros(2**22 + 1, int)),
             "pull_rows of key 't': 4194305 rows; a call may have",
         ),
-        (lambda one: one.pull_rows("t", [4]), "pull_rows of key 't': row 4, the table has 4"),
-        (lambda one: one.set_rows("t", [4], ones(1, 2), version=1), "set_rows of key 't': row 4, the table has 4"),
+        (lambda one: one.pull_rows("t", [4]), "pull_rows of key 't': id 4: the table has rows 0 to 3"),
+        (
+            lambda one: one.set_rows("t", [4], ones(1, 2), version=1),
+            "set_rows of key 't': id 4: the table has rows 0 to 3",
+        ),
         (lambda one: one.pushpull("t", ones(4, 2)), "it is a table: say which rows, with pushpull_rows"),
         (lambda one: one.pull_state("t"), "it is a table: say which rows, with pull_state_rows"),
         (lambda one: one.pull_state_rows("w", [0]), "pull_state_rows of key 'w': it is no table: call pull_state"),
@@ -351,7 +358,10 @@ BOTH["u"] = BOTH["t"]
         ),
         (lambda one: one.pull_rows("t", np.ones(1)), "ids: whole numbers, not float64"),
         (lambda one: one.pull_rows("t", np.array([2**63], np.uint64)), r"ids: 9223372036854775808 is beyond 2\*\*63"),
-        (lambda one: one.push_rows("t", [0, 1], ones(3, 2)), r"rows: it is float32\[3, 2\], the key float32\[2, 2\]"),
+        (
+            lambda one: one.push_rows("t", [0, 1], ones(3, 2)),
+            r"rows: it is float32\[3, 2\], the ids take float32\[2, 2\]",
+        ),
         (lambda one: one.init("w", ones(3)), r"init of key 'w': the shards make its first value \(ConstantOfShape\)"),
         (lambda one: one.init("g"), "init of key 'g': slot 0 has to give a value"),
         (lambda one: one.init("g", ones(2), by=2), "by: slot 2 of 2"),
@@ -363,6 +373,29 @@ def test_a_wrong_call_raises_at_once_and_begins_nothing(call: Callable[[KVStore]
         with pytest.raises(StoreRefusedError, match=told):
             call(store)
         assert [store.steps(key) for key in store.keys] == [0, 0, 0, 0]
+
+
+def test_a_wait_names_the_call_that_is_missing() -> None:
+    with faces("local", describe({"w": zero(3), "g": (2,)}, slots=2, rule="sgd", commit={}), timeout_s=0.1) as stores:
+        for store in stores:
+            store.push("w", ones(3))
+        with pytest.raises(StoreTimeoutError, match="step 0 waits until end_step is called by slots 0, 1"):
+            stores[0].pull("w").result(WAIT_S)
+        with pytest.raises(StoreTimeoutError, match="key 'g' was never set: a worker has to call init"):
+            stores[0].pull("g", version=0).result(WAIT_S)
+    with faces("local", describe({"w": zero(3), "v": zero(3)}, slots=2, rule="sgd"), timeout_s=0.1) as stores:
+        for store in stores:
+            store.push("w", ones(3)).result(WAIT_S)
+        with pytest.raises(StoreTimeoutError, match=r"read_consistent of 2 keys .*, version 1 took over"):
+            stores[0].read_consistent(["w", "v"]).result(WAIT_S)
+
+
+def test_a_stale_wait_names_the_slots_that_are_behind() -> None:
+    with faces("local", describe({"w": zero(3)}, slots=2, rule="sgd", mode="stale"), timeout_s=0.1) as (store, _):
+        store.push("w", ones(3))
+        store.push("w", ones(3))
+        with pytest.raises(StoreTimeoutError, match="has seen 0 steps of slots 1; step 0 waits for slots 1"):
+            store.pull("w").result(WAIT_S)
 
 
 @pytest.mark.parametrize("mode", ["async", "stale"])

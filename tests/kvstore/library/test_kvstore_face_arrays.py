@@ -115,7 +115,7 @@ def test_rows_and_ids_may_be_a_gpus(cupy: StrictCupy) -> None:
         found = store.pushpull_rows("t", [[1, 1]], np.ones((1, 2, 2), np.float32), others).result(WAIT_S)
         assert found.tolist() == [[0.0, 0.0], [-4.0, -4.0], [0.0, 0.0]]
         wrong = store.pushpull_rows("t", strict_copies.Array(np.array([9])), np.ones((1, 2), np.float32))
-        with pytest.raises(StoreRefusedError, match="pushpull_rows of key 't': row 9, the table has 9"):
+        with pytest.raises(StoreRefusedError, match="pushpull_rows of key 't': id 9: the table has rows 0 to 8"):
             wrong.result(WAIT_S)
 
 

@@ -48,7 +48,7 @@ def test_more_rows_of_a_growing_table_than_shards_take_at_once_are_refused(
 
 def test_a_refused_row_stops_nobody(make: Make) -> None:
     stores = make(describe({"t": Key(shape=(6, 2), rows=True, initializer=0.0)}, slots=2, rule="sgd", lr=1.0))
-    with pytest.raises(StoreRefusedError, match="row 6, the table has 6"):
+    with pytest.raises(StoreRefusedError, match="id 6: the table has rows 0 to 5"):
         stores[0].push_rows("t", [6], ones(1, 2))
     assert stores[0].steps("t") == 0
     for store in stores:

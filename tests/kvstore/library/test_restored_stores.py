@@ -202,7 +202,10 @@ def test_what_does_not_fit_a_table_is_not_restored() -> None:
             (lambda: store.restore_rows("w", [0], rows, step=3), "it is no table: call restore"),
             (lambda: store.restore_rows("t", [0], rows, state, step=3), "state: mean; the rule keeps mean, variance"),
             (lambda: store.restore_rows("t", [0], rows, step=-3), "restore_rows: step: a number from 0"),
-            (lambda: store.restore_rows("t", [2], rows, step=3), "restore_rows of key 't': .*row 2, the table has 2"),
+            (
+                lambda: store.restore_rows("t", [2], rows, step=3),
+                "restore_rows of key 't': .*id 2: the table has rows 0 to 1",
+            ),
         ):
             with pytest.raises(StoreRefusedError, match=told):
                 call()
@@ -221,11 +224,11 @@ def test_what_does_not_fit_a_table_is_not_restored() -> None:
 
 def test_a_table_of_committed_steps_is_not_restored() -> None:
     description = describe({"t": Key((2, 2), rows=True, initializer=0)}, rule="sgd", commit={"clip_norm": 1.0})
-    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="steps are committed"):
+    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="with commit cannot be restored"):
         store.restore_rows("t", [0], np.zeros((1, 2), np.float32), step=3).result(WAIT_S)
 
 
 def test_committed_steps_are_not_restored() -> None:
     description = describe({"w": (2,)}, rule="sgd", commit={"clip_norm": 1.0})
-    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="steps are committed"):
+    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="with commit cannot be restored"):
         store.restore("w", [1, 1], step=3).result(WAIT_S)

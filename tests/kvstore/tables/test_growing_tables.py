@@ -371,7 +371,7 @@ def test_ids_of_a_call_are_checked_against_the_table() -> None:
         (ids_of(1), fixed, r"ids are uint64\[1\], not int64\[n\]"),
         (np.array([1.0]), growing(), r"float64\[1\], not int64\[n\] or uint64\[n\]"),
         (np.array([[1]]), growing(), r"int64\[1, 1\]"),
-        (np.array([9]), fixed, "row 9, the table has 9"),
+        (np.array([9]), fixed, "id 9: the table has rows 0 to 8"),
     ):
         with pytest.raises(StoreRefusedError, match=told):
             check_ids(ids, key, "here")

@@ -116,8 +116,11 @@ def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) 
         (lambda store: store.pull_rows("w", ints(1), 0), "pull_rows of key 'w': it is no table"),
         (lambda store: store.set_rows("w", 0, ints(1), ones(1, 2)), "set_rows of key 'w': it is no table"),
         (lambda store: store.pull_rows("v", ints(1), 0), "pull_rows of key 'v': the store has no such key"),
-        (lambda store: store.pull_rows("t", ints(9), 0), "row 9, the table has 9"),
-        (lambda store: store.push_rows("t", 0, ints(2**62), ones(1, 2)), "row 4611686018427387904, the table has 9"),
+        (lambda store: store.pull_rows("t", ints(9), 0), "id 9: the table has rows 0 to 8"),
+        (
+            lambda store: store.push_rows("t", 0, ints(2**62), ones(1, 2)),
+            "id 4611686018427387904: the table has rows 0 to 8",
+        ),
         (lambda store: store.pull_rows("t", np.int32([1]), 0), r"ids are int32\[1\], not int64\[n\]"),
         (lambda store: store.pull_rows("t", np.int64([[1]]), 0), r"ids are int64\[1, 1\]"),
         (lambda store: store.push_rows("t", 0, ints(1), ones(1, 3)), r"float32\[1, 3\], for 1 ids float32\[1, 2\]"),
