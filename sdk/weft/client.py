@@ -312,9 +312,8 @@ class Client:
         id.
         """
         if not _ID.fullmatch(id):
-            raise ArgumentError(
-                f"{id!r} is not a job's id, which has letters, digits and '-'; {command('jobs')} lists them"
-            )
+            what = f"not a job's id, which has letters, digits and hyphens; `{command('jobs')}` lists them"
+            raise ArgumentError(f"{id!r} is {what}")
         try:
             return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
         except NotFoundError as error:
