@@ -224,6 +224,13 @@ def test_output_that_nobody_reads_ends_the_command_without_a_word(arguments: lis
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize(("words", "told"), [(["show"], "ID"), (["params", "save"], "ID ")])
+def test_the_line_of_usage_names_arguments_plainly(words: list[str], told: str) -> None:
+    usage = CliRunner().invoke(app, [*words, "--help"]).stdout.partition("\n")[0]
+    assert f"{words[-1]} [OPTIONS] {told}" in usage
+    assert "{" not in usage
+
+
 def test_a_url_that_is_none_is_wrong_usage() -> None:
     result = CliRunner().invoke(app, ["jobs", "--url", "nonsense"])
     assert result.exit_code == 2

@@ -97,6 +97,7 @@ class _Commands(Mapping[str, Any]):
             importlib.import_module(f"weft.cli.{module}").add_to(made)
             made.callback()(lambda: None)  # a group, also of one command
             group: Any = typer.main.get_command(made)
+            _write_arguments_plainly(group)
             self._built.update(group.commands)
         return self._built[name]
 
@@ -105,6 +106,19 @@ class _Commands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._modules)
+
+
+def _write_arguments_plainly(command: Any) -> None:
+    """In the lines of usage: `ID`, where typer writes `{ID}`."""
+    for argument in command.params:
+        if argument.param_type_name == "argument":
+            usual = argument.get_usage_pieces
+            argument.get_usage_pieces = lambda ctx, usual=usual: [one.translate(_BRACES) for one in usual(ctx)]
+    for one in getattr(command, "commands", {}).values():
+        _write_arguments_plainly(one)
+
+
+_BRACES = str.maketrans("", "", "{}")
 
 
 class Reporting(TyperGroup):

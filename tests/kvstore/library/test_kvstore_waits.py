@@ -49,6 +49,23 @@ def test_a_client_that_fails_while_it_waits_for_shards_says_so(monkeypatch: pyte
         KVStore.connect(description, 0, wait_s=WAIT_S)
 
 
+def test_a_host_that_cannot_be_resolved_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    description = describe({"w": (3,)}, shards=[endpoint], rule="sgd")
+    monkeypatch.setattr(library_steps, "WARN_AFTER_S", 0.1)
+    monkeypatch.setattr(library_steps, "LOOK_UP_AFTER_S", 0)
+    monkeypatch.setattr(library_steps, "socket", Mock(getaddrinfo=Mock(side_effect=OSError("not known"))))
+    connecting = threading.Thread(target=lambda: KVStore.connect(description, 0, wait_s=WAIT_S).close())
+    connecting.start()
+    told = f"s: shard 0 at {endpoint}: cannot resolve host '127.0.0.1': not known"
+    wait_until(lambda: any(line.endswith(told) for line in caplog.messages))
+    with ShardServer(endpoint) as shard:
+        shard.open(description, 0)
+        connecting.join(WAIT_S)
+
+
 def test_a_wait_for_shards_that_was_announced_is_told_anew_as_they_come_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
