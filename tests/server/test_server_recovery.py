@@ -59,13 +59,15 @@ def test_a_job_that_finds_no_agents_waits_for_them_and_says_so(world: World) -> 
     job = world.jobs["job"]
     assert (job.state, job.reason) == (
         JobState.RECOVERING,
-        "needs 1 shard; 0 are registered: start 1 more (python -m weft_kvstore --server URL)",
+        "needs 1 shard; 0 are registered: `weft up` starts its own again; otherwise start 1 more "
+        "(python -m weft_kvstore --server URL)",
     )
     assert job.restarts == 1  # The worker and the shard were lost together.
     world.agent(SHARD, "shard-2")
     assert (
-        world.jobs["job"].reason == "needs 2 workers; 1 is registered, 1 is free: start 1 more "
-        "(python -m weft_worker --server URL), or submit it for at most 1"
+        world.jobs["job"].reason
+        == "needs 2 workers; 1 is registered, 1 is free: `weft up` starts its own again; otherwise start 1 more "
+        "(python -m weft_worker --server URL)"
     )
     world.agent(WORKER, "worker-2")
     assert world.jobs["job"].state is JobState.STARTING

@@ -191,13 +191,13 @@ def _lacking(job: PendingJob, room: _Room) -> str | None:
     shards = fit(room.shards, job.shard_bytes)
     if job.shards > len(shards):
         silent = _silent(room, AgentKind.SHARD)
-        advice = silent or _advice(AgentKind.SHARD, job.shards, len(shards))
+        advice = silent or _advice(job, AgentKind.SHARD, job.shards, len(shards))
         what = _needed(job.shards, "shard", job.shard_bytes, len(shards) < len(room.shards))
         return f"needs {what}; {_are(len(shards))} registered{advice}"
     workers, free = fit(room.workers, job.worker_bytes), fit(room.free, job.worker_bytes)
     what = _needed(job.workers, "worker", job.worker_bytes, len(workers) < len(room.workers))
     if job.workers > len(free):
-        advice = _silent(room, AgentKind.WORKER) or _advice(AgentKind.WORKER, job.workers, len(workers))
+        advice = _silent(room, AgentKind.WORKER) or _advice(job, AgentKind.WORKER, job.workers, len(workers))
         if job.workers <= len(workers):
             advice = f"{_silent(room, AgentKind.WORKER)}: it starts when other jobs end"
         return f"needs {what}; {_are(len(workers))} registered, {_are(len(free))} free{advice}"
@@ -233,9 +233,12 @@ def _silent(room: _Room, kind: AgentKind) -> str:
     return f", {number} more {'is' if number == 1 else 'are'} silent" if number else ""
 
 
-def _advice(kind: AgentKind, wanted: int, there: int) -> str:
-    fewer = f", or submit it for at most {there}" if there else ""
-    return f": start {wanted - there} more (python -m {_PROGRAMS[kind]} --server URL){fewer}"
+def _advice(job: PendingJob, kind: AgentKind, wanted: int, there: int) -> str:
+    """What to do about it. A job that goes on has lost an agent, which `weft up` starts again by itself."""
+    more = f"start {wanted - there} more (python -m {_PROGRAMS[kind]} --server URL)"
+    if job.project is None:
+        return f": `weft up` starts its own again; otherwise {more}"
+    return f": {more}{f', or submit it for at most {there}' if there else ''}"
 
 
 def _are(number: int) -> str:
