@@ -146,14 +146,18 @@ class RowCalls:
             wanted, _, others, _ = self._tables(call, key, pull_ids, out=out, pulls=True)
 
         def send(steps: list[int], hosts: list[Array]) -> Future[Any]:
-            begun = []
-            for number, (one, pulled, at) in enumerate(zip(sent, wanted, steps, strict=True)):
-                own = one.checked_ids(hosts[2 * number])
-                ids = None if is_same else pulled.checked_ids(hosts[2 * len(sent) + number])
-                kept, shape = one.kept(hosts[2 * number + 1]), pulled.shape
-                begun.append(
-                    self._store.pushpull_table(one.table, at, own, kept, wanted=ids, shape=shape, priority=priority)
+            pushed = _ids_and_rows(sent, hosts)
+            ids = (
+                [None] * len(sent)
+                if is_same
+                else [one.checked_ids(h) for one, h in zip(wanted, hosts[2 * len(sent) :], strict=True)]
+            )
+            begun = [
+                self._store.pushpull_table(
+                    one.table, at, own, kept, wanted=asked, shape=pulled.shape, priority=priority
                 )
+                for one, pulled, at, (own, kept), asked in zip(sent, wanted, steps, pushed, ids, strict=True)
+            ]
             return begun[0] if single else joined(begun, list)
 
         found = self._steps.pushpull(call, names, step, arrays + others, send)
@@ -208,10 +212,10 @@ class RowCalls:
         kind: PayloadKind = PayloadKind.GRADIENT,
         priority: int = 0,
     ) -> Future[None]:
-        begun = []
-        for number, (one, step) in enumerate(zip(sent, steps, strict=True)):
-            own, kept = one.checked_ids(hosts[2 * number]), one.kept(hosts[2 * number + 1])
-            begun.append(self._store.push_table(one.table, step, own, kept, kind=kind, priority=priority))
+        begun = [
+            self._store.push_table(one.table, step, own, kept, kind=kind, priority=priority)
+            for one, step, (own, kept) in zip(sent, steps, _ids_and_rows(sent, hosts), strict=True)
+        ]
         return begun[0] if len(begun) == 1 else joined(begun, nothing)
 
     def _pull_rows(
@@ -282,3 +286,11 @@ class _Table:
         if ids.ndim != 1 or ids.dtype != np.int64 or not ids.flags.c_contiguous:
             flat = flat_ids(ids, self.where, any_64_bits=self.spec.growth is not None)
         return flat, check_ids(flat, self.spec, self.where)
+
+
+def _ids_and_rows(sent: list[_Table], hosts: list[Array]) -> list[tuple[Ids, Array]]:
+    """Of each table, all checked before any is sent: of a call that does not fit, nothing begins."""
+    return [
+        (one.checked_ids(ids), one.kept(rows))
+        for one, ids, rows in zip(sent, hosts[::2], hosts[1::2], strict=False)  # Others' ids, or state, may follow.
+    ]

@@ -153,23 +153,27 @@ class SlotSteps:
         return {name: error for name, error in found.items() if error is not None}
 
     def _bring(self, call: str, names: Sequence[str], steps: list[int], arrays: list[Any], send: Send[R]) -> Future[R]:
-        """Sends gradients once they are on the host. Where they cannot be copied, the steps are lost as others are."""
-        has_begun = False
+        """Sends gradients once they are on the host. Where they cannot be copied or do not fit, the steps have failed;
+        that is noted before the caller's result has ended. What fails after it was sent, the client notes."""
+        was_sent = False
 
         def begin(hosts: list[Array]) -> Future[R]:
-            nonlocal has_begun
-            has_begun = True
-            return send(steps, hosts)
+            nonlocal was_sent
+            sent = send(steps, hosts)
+            was_sent = True
+            return sent
 
-        def ended(sent: Future[R]) -> None:
-            error = error_of(sent)
-            if not has_begun and error is not None and not isinstance(error, StoreClosedError):
+        def ended(brought: Future[R]) -> None:
+            error = error_of(brought)
+            if not was_sent and error is not None and not isinstance(error, StoreClosedError):
                 for name, step in zip(names, steps, strict=True):
                     self._failed.setdefault(name, {})[step] = error
+            hand_on(result, brought)
 
-        sent = self._traffic.bring(self._registry.call(call), names, arrays, begin)
-        on_end(sent, ended)
-        return sent
+        brought = self._traffic.bring(self._registry.call(call), names, arrays, begin)
+        result = StoreFuture[R](driver_of(brought))
+        on_end(brought, ended)
+        return result
 
     def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
         """Counts a step that the caller has numbered. Raises StoreRefusedError for one that skips others: shards would

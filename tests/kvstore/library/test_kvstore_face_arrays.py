@@ -119,6 +119,20 @@ def test_rows_and_ids_may_be_a_gpus(cupy: StrictCupy) -> None:
             wrong.result(WAIT_S)
 
 
+def test_ids_of_a_gpu_that_do_not_fit_fail_the_step_of_all_tables_of_the_call(cupy: StrictCupy) -> None:
+    tables = {name: Key(shape=(4, 2), rows=True, initializer=0.0) for name in ("t", "u")}
+    one, ids = np.ones((1, 2), np.float32), strict_copies.Array
+    with KVStore.local(describe(tables, rule="sgd", lr=1.0)) as store:
+        for call in (store.push_rows, store.pushpull_rows):
+            with pytest.raises(StoreRefusedError, match="key 'u'.* 9"):
+                call(["t", "u"], [ids(np.array([1])), ids(np.array([9]))], [one, one]).result(WAIT_S)
+            with pytest.raises(StoreRefusedError, match=r"has to be pushed again, with step="):
+                store.push_rows("t", [1], one)
+            step = store.steps("t") - 1
+            store.push_rows(["t", "u"], [[1], [3]], [one, one], step=step).result(WAIT_S)
+            assert store.pull_rows("t", [1]).result(WAIT_S).tolist() == [[-1.0 - step] * 2]
+
+
 def test_a_gpus_array_that_does_not_fit_is_refused_before_it_is_copied(cupy: StrictCupy) -> None:
     with faces("local", one_key()) as (store,):
         with pytest.raises(StoreRefusedError, match=r"it is float64\[4\], the key float32\[4\]"):
