@@ -245,8 +245,11 @@ class Merger:
     def _changing(self, bucket: Bucket, todo: list[Range]) -> Iterator[None]:
         first = todo[0][0]
         try:
-            while todo and (changed := bucket.advance(todo)) is not None:
-                self.has_merged = True
+            while todo:
+                changed = bucket.advance(todo)
+                self.has_merged = True  # Also where nothing changes: a step that is only measured has its sum.
+                if changed is None:
+                    return
                 if bucket.pulls.versions:
                     self._answer_range(bucket, *changed)
                 if todo:
@@ -303,6 +306,8 @@ class Merger:
             self._fail(error, f"merge {one.spec.at_step(one.version)}")
 
     def _begin_answer(self, wait: PullWait, one: TableState) -> None:
+        if wait.dropped:  # The answer before it may have ended the job.
+            return
         answering = self.answer(wait, one)
         if one.fits_one_piece(wait):
             for _ in answering:

@@ -124,9 +124,9 @@ def test_ids_of_a_gpu_that_do_not_fit_fail_the_step_of_all_tables_of_the_call(cu
     one, ids = np.ones((1, 2), np.float32), strict_copies.Array
     with KVStore.local(describe(tables, rule="sgd", lr=1.0)) as store:
         for call in (store.push_rows, store.pushpull_rows):
-            with pytest.raises(StoreRefusedError, match="key 'u'.* 9"):
+            with pytest.raises(StoreRefusedError, match=r"key .u.: id 9"):
                 call(["t", "u"], [ids(np.array([1])), ids(np.array([9]))], [one, one]).result(WAIT_S)
-            with pytest.raises(StoreRefusedError, match=r"has to be pushed again, with step="):
+            with pytest.raises(StoreRefusedError, match="has to be pushed again, with step="):
                 store.push_rows("t", [1], one)
             step = store.steps("t") - 1
             store.push_rows(["t", "u"], [[1], [3]], [one, one], step=step).result(WAIT_S)

@@ -31,7 +31,7 @@ from store_processes import shard_processes
 from store_proxies import TcpProxy
 from store_raw import RawPeer, hello_of, pull_of, push_of, raw_peer
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.description.records import CommitDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.same_host import arrays as client_arrays
@@ -219,6 +219,15 @@ def test_a_push_in_place_ends_when_nobody_reads_it_any_more() -> None:
         assert np.array_equal(value, before - np.float32(0.5) * 3)
 
 
+def test_a_push_in_place_of_a_step_that_is_committed_ends_before_that() -> None:
+    description = msgspec.structs.replace(keys_of(2), commit=CommitDescription())
+    with served(description) as (description, _), clients_of(description, LINK) as clients:
+        wait_until_shared(clients)
+        buffers = [client.gradient_buffer("cut") for client in clients]
+        for push in [client.push("cut", 0, buffer) for client, buffer in zip(clients, buffers, strict=True)]:
+            push.result(WAIT_S)
+
+
 def test_a_push_in_place_that_is_late_says_that_the_shard_has_it_and_counts() -> None:
     link = replace(LINK, request_timeout_s=0.5)
     with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
@@ -304,7 +313,7 @@ import msgspec
 from store_cluster import wait_until_shared
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.description.records import CommitDescription, StoreDescription
 client = StoreClient(msgspec.json.decode(sys.argv[1], type=StoreDescription), 0)
 wait_until_shared([client])
 buffer = client.gradient_buffer("cut")

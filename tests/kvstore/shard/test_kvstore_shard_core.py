@@ -246,6 +246,29 @@ def test_a_job_that_fails_in_one_of_its_own_messages_is_told_and_leaves_nothing(
     core.close("again")
 
 
+def test_a_pull_of_rows_that_ends_the_job_leaves_those_behind_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise MemoryError("no memory for rows")
+
+    core = ShardCore(bytes(16), LinkSettings(same_host=False))
+    description = store_of([table_of("t", [8, 4], 1)], slots=1, shards=1)
+    core.open(JobShard(description, 0))
+    monkeypatch.setattr(TableRows, "read", none)
+    ids = np.array([1], np.int64).tobytes()
+    for message, payload in (
+        (Hello("job", 1, 0, 1, bytes(16), 1, digest(description)), None),
+        *((pull_of(request, 0, 1, count=0, chunks=1), None) for request in (1, 2)),
+        *((push_of(0, [8], frame=one, payload_kind=2, request=one, chunks=1), ids) for one in (1, 2)),
+        (push_of(0, [8 + 16], frame=3, chunks=1), np.int64(5).tobytes() + np.ones(4, np.float32).tobytes()),
+    ):
+        core.receive(b"link", encode(message, payload), 1.0)
+        while core.work.work_once():
+            pass
+    (refused,) = of(Refused, [decode_reply(parts)[0] for _, parts in core.links.outgoing])
+    assert "no memory to answer a pull of key 't'" in refused.reason
+    assert (core.job, core.peers, len(core.work.queue)) == (None, {}, 0)
+
+
 def test_a_shard_serves_one_job() -> None:
     core = ShardCore(bytes(16), LinkSettings())
     core.open(JobShard(a_store(slots=1), 0))
