@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Final, TypeAlias
 
 import zmq
@@ -47,6 +48,9 @@ STOPS_MS: Final = 1000
 """For libzmq's thread to end a connection whose socket was closed: some 0.1 ms."""
 
 NO_RECONNECT = -1
+
+_numbers = count()
+"""Of the process's monitors."""
 
 _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
@@ -90,7 +94,9 @@ class LinkSocket:
             self.socket.curve_publickey = own.public.encode()
             self.socket.curve_secretkey = own.secret.encode()
         try:
-            self.monitor = self.socket.get_monitor_socket(_WATCHED)
+            # pyzmq's own name for it has the socket's descriptor, which another socket may have before libzmq has
+            # forgotten the name.
+            self.monitor = self.socket.get_monitor_socket(_WATCHED, f"inproc://weft-monitor-{next(_numbers)}")
         except zmq.ZMQError:
             self.socket.close(0)
             raise

@@ -47,6 +47,17 @@ def test_a_connection_that_cannot_be_made_is_told_at_once() -> None:
             link_socket.close()
 
 
+def test_no_two_monitors_have_one_name_as_libzmq_forgets_it_after_the_descriptor_is_free() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
+        endpoint = f"tcp://127.0.0.1:{shard.bind_to_random_port('tcp://127.0.0.1')}"
+        names = set()
+        for _ in range(20):
+            link = LinkSocket(context, endpoint)
+            names.add(link.monitor.get(zmq.LAST_ENDPOINT))
+            link.close()
+        assert len(names) == 20
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINVAL])
 def test_where_a_socket_cannot_be_made_for_now_the_client_tries_again(
     monkeypatch: pytest.MonkeyPatch, number: int
