@@ -67,7 +67,7 @@ class Rows(NamedTuple):
 
 
 def batches(parts: Iterable[Rows], most: int) -> list[Rows]:
-    """The same rows in parts of so many at most, where they lie."""
+    """The same rows in parts of so many at most. What is cut may be a copy, without the rows that are elsewhere."""
     found: list[Rows] = []
     for part in parts:
         if len(part.ids) <= most:

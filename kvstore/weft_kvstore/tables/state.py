@@ -217,11 +217,15 @@ class TableState:
         gate.hold(step, squares)
 
     def _multiply(self, total: list[Rows], factor: float) -> Iterator[None]:
-        some = batches(total, self.piece_rows) if factor != 1.0 else ()
-        for _, values, _ in some:
-            np.multiply(values, values.dtype.type(factor), out=values)
-            if len(some) > len(total):
-                yield
+        if factor == 1.0:
+            return
+        most = self.piece_rows
+        for part in total:
+            for low in range(0, len(part.ids), most):
+                values = part.values[low : low + most]  # No batch of `batches`, which may be a copy.
+                np.multiply(values, values.dtype.type(factor), out=values)
+                if len(part.ids) > most:
+                    yield
 
     def _apply(self, step: int, total: list[Rows]) -> Iterator[None]:
         """Makes the table's update, number `updates` + 1; stops after each piece. Raises RuleFailedError,

@@ -300,6 +300,24 @@ def test_a_step_waits_until_it_is_committed_and_is_measured_once() -> None:
     np.testing.assert_allclose(gated.read(0, 1), -gradient()[:, 1] / NORM, rtol=1e-6)
 
 
+def test_rows_of_a_push_that_is_cut_into_pieces_are_clipped_as_others_are() -> None:
+    """Also where another push has a few of them, and their sum."""
+    table, scale = Table(slots=2, commit=CommitDescription(clip_norm=1.0, loss_scaling=LossScaling(2.0, 1000))), 2.0
+    assert table.job.gate is not None
+    table.state.piece_rows = 4
+    for slot, ids in enumerate([[3], range(16)]):
+        table.job.gate.arrive(slot, 0)
+        table.state.accept(slot, 0, rows_at(ids, -scale))
+    assert ended(table.state.merging()) is False
+    measured, squares = table.job.gate.measured(0), 15 * WIDTH + 4 * WIDTH
+    assert measured is not None
+    assert math.fsum(measured.squares) == squares
+    table.job.gate.commit(0, norm=math.sqrt(squares), finite=True)
+    assert ended(table.state.merging()) is True
+    expected = np.where(np.arange(16) == 3, 2.0, 1.0) / math.sqrt(squares)
+    np.testing.assert_allclose(table.read(*range(16)), expected, rtol=1e-6)
+
+
 def test_a_step_that_is_skipped_has_no_gradient() -> None:
     gated = Gated(CommitDescription(loss_scaling=LossScaling(2.0, 1000)))
     gated.take(np.array([[np.inf, 1.0]], np.float32))
