@@ -144,3 +144,12 @@ def advanced(state: Bucket, first: int, stop: int) -> Iterator[tuple[int, int]]:
     todo = [(first, stop)]
     while (changed := state.advance(todo)) is not None:
         yield changed
+
+
+def ended(steps: Any) -> Any:
+    """What work gives in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from weft_kernels.indexing import summed_rows as added_rows
-from weft_kernels.row_copies import put_rows, taken_rows
+from weft_kernels.row_copies import put_rows, take_rows, taken_rows
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import PushRefusedError, StoreRefusedError
@@ -57,7 +57,7 @@ def is_ascending(ids: Array) -> bool:
 class Rows(NamedTuple):
     """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct.
 
-    Of the parts of a sum (`merged`) those at the positions `elsewhere` (m) were added to a part before it; they are
+    Of the parts of a sum (`merging`) those at the positions `elsewhere` (m) were added to a part before it; they are
     zeros here.
     """
 
@@ -80,12 +80,20 @@ def batches(parts: Iterable[Rows], most: int) -> list[Rows]:
 
 def own_rows(part: Rows) -> tuple[Array, Array]:
     """Ids and values without those of rows that are elsewhere."""
-    ids, values, elsewhere = part
-    if elsewhere is None:
-        return ids, values
-    is_own = np.ones(len(ids), np.bool_)
-    is_own[elsewhere] = False
-    return ids.compress(is_own), values.compress(is_own, axis=0)
+    return _kept(part.ids, part.values, _is_own(part))
+
+
+def _is_own(part: Rows) -> Array | None:
+    """Which rows (n) bool are not elsewhere; None where no row is."""
+    if part.elsewhere is None:
+        return None
+    found = np.ones(len(part.ids), np.bool_)
+    found[part.elsewhere] = False
+    return found
+
+
+def _kept(ids: Array, values: Array, which: Array | None) -> tuple[Array, Array]:
+    return (ids, values) if which is None else (ids.compress(which), values.compress(which, axis=0))
 
 
 def distinct_ids(ids: Array, count: int | None) -> tuple[Array, Array | None]:
@@ -166,36 +174,37 @@ MOST_PARTS: Final = 16
 FEW_ELSEWHERE: Final = 1 / 8
 """Of a part's rows, so many may be in parts before it and stay here too: to leave them out, all others are copied."""
 
+SEARCH_COST: Final = 16
+"""Ids that are merged in the time in which one is searched for."""
 
-def merged(total: list[Rows], gradient: Iterable[Rows]) -> list[Rows]:
-    """The sum of both, row by row: `total` before `gradient`, and what only one has as it is. Both may be written, and
-    their parts be parts of the sum.
+ORDERED_AT_ONCE: Final = 1 << 18
+"""Elements that are put in order between two stops, or twice as many."""
 
-    Parts ascend, so that one merge of their ids tells which rows both have.
+
+def merging(total: list[Rows], gradient: Iterable[Rows]) -> Generator[int, None, list[Rows]]:
+    """Makes the sum of both, row by row: `total` before `gradient`, and what only one has as it is. Both may be
+    written, and their parts be parts of the sum. Stops often, with how many elements it has used since it last did.
     """
-    parts = total if len(total) <= MOST_PARTS else [_in_order(total)]
+    parts = total if len(total) <= MOST_PARTS else [(yield from _in_order(total))]
     left: list[Rows] = []
     for ids, values, _ in gradient:
         is_there: Array | None = None
         for here, sums, _ in parts:
             if not len(ids) or not len(here) or ids[0] > here[-1] or ids[-1] < here[0]:
                 continue
-            every = np.concatenate((here, ids))
-            every.sort(kind="stable")  # Of two runs that ascend: one is merged into the other.
-            (twice,) = (every[1:] == every[:-1]).nonzero()
-            if not twice.size:
-                continue
-            positions = here.searchsorted(every.take(twice))
-            at = twice - positions  # What is before a row there is before it in one of both.
-            if is_there is None:
-                is_there = np.zeros(len(ids), np.bool_)
-            else:  # A row is added once: where it is not elsewhere.
-                is_new = ~is_there.take(at)
-                at, positions = at.compress(is_new), positions.compress(is_new)
-            is_there[at] = True
-            summed = taken_rows(sums, positions)
-            summed += taken_rows(values, at)
-            put_rows(sums, positions, summed)
+            at, positions, looked_at = _common(ids, here)
+            if at.size:
+                if is_there is None:
+                    is_there = np.zeros(len(ids), np.bool_)
+                else:  # A row is added once: where it is not elsewhere.
+                    is_new = ~is_there.take(at)
+                    at, positions = at.compress(is_new), positions.compress(is_new)
+                is_there[at] = True
+                summed = taken_rows(sums, positions)
+                summed += taken_rows(values, at)
+                put_rows(sums, positions, summed)
+                looked_at += summed.size
+            yield looked_at
         if is_there is None:
             left.append(Rows(ids, values))
             continue
@@ -208,7 +217,57 @@ def merged(total: list[Rows], gradient: Iterable[Rows]) -> list[Rows]:
     return [part for part in (*parts, *left) if len(part.ids)] or total
 
 
-def _in_order(parts: Iterable[Rows]) -> Rows:
-    ids, values = map(np.concatenate, zip(*map(own_rows, parts), strict=True))
-    order = np.argsort(ids)
-    return Rows(ids.take(order), values.take(order, axis=0))
+def _common(ids: Array, here: Array) -> tuple[Array, Array, int]:
+    """Where the ids are that both have, in `ids` and in `here`, which ascend; how many were looked at for that."""
+    count, low = len(ids), 0
+    if len(here) > 2 * count:
+        if len(here) > SEARCH_COST * count:
+            return *_searched(ids, here), SEARCH_COST * count
+        # Chunks of a push come one by one, where a sum may be in order as a whole.
+        low = int(here.searchsorted(ids[0]))
+        here = here[low : int(here.searchsorted(ids[-1], "right"))]
+    elif count > SEARCH_COST * len(here):
+        return *_searched(here, ids)[::-1], SEARCH_COST * len(here)
+    every = np.concatenate((here, ids))
+    every.sort(kind="stable")  # Of two runs that ascend: one is merged into the other.
+    (twice,) = (every[1:] == every[:-1]).nonzero()
+    if not twice.size:
+        return twice, twice, len(every)
+    positions = here.searchsorted(every.take(twice))
+    twice -= positions  # What is before a row there is before it in one of both.
+    if low:
+        positions += low
+    return twice, positions, len(every)
+
+
+def _searched(few: Array, many: Array) -> tuple[Array, Array]:
+    """Where the ids are that both have, in `few` and in `many`."""
+    found = many.searchsorted(few)
+    np.minimum(found, len(many) - 1, out=found)
+    (at,) = (many.take(found) == few).nonzero()
+    return at, found.take(at)
+
+
+def _in_order(parts: Sequence[Rows]) -> Generator[int, None, Rows]:
+    """All rows as one part, made range of ids by range of ids; stops after each."""
+    is_own = [_is_own(part) for part in parts]
+    of, width = parts[0], parts[0].values.shape[1]
+    count = sum(len(ids) - (0 if elsewhere is None else len(elsewhere)) for ids, _, elsewhere in parts)
+    whole = Rows(np.empty(count, of.ids.dtype), np.empty((count, width), of.values.dtype))
+    # Every n-th id of each part: of as many as there are parts, each is a cut.
+    every = max(ORDERED_AT_ONCE // max(width, 1) // len(parts), 1)
+    cuts = np.sort(np.concatenate([ids[every - 1 :: every] for ids, *_ in parts]))[len(parts) - 1 :: len(parts)]
+    bounds = [(0, *ids.searchsorted(cuts, "right").tolist(), len(ids)) for ids, *_ in parts]
+    begin = 0
+    for ranges in zip(*map(pairwise, bounds), strict=True):
+        some = [
+            _kept(part.ids[low:high], part.values[low:high], None if own is None else own[low:high])
+            for part, own, (low, high) in zip(parts, is_own, ranges, strict=True)
+        ]
+        ids, values = map(np.concatenate, zip(*some, strict=True))
+        order, end = np.argsort(ids), begin + len(ids)
+        ids.take(order, out=whole.ids[begin:end], mode="clip")
+        take_rows(values, order, whole.values[begin:end])
+        yield values.size
+        begin = end
+    return whole

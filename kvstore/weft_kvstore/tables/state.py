@@ -165,8 +165,11 @@ class TableState:
 
         Raises RuleFailedError, and MemoryError where sums find none: it cannot go on then.
         """
-        while (size := self.steps.merge_next()) is not None:
-            if size >= PIECE_ELEMENTS:
+        used = 0
+        for elements in self.steps.merging():
+            used += elements
+            if used >= PIECE_ELEMENTS:
+                used = 0
                 yield
         due = self.steps.due()
         if due is None or (self.spec.given and self._lacks_for(due[1])):

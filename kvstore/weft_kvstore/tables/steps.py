@@ -14,7 +14,7 @@ from weft_kvstore.bucket.steps import BucketSteps, contradiction
 from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError, UpdateSpec
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import Chunks, Rows, merged
+from weft_kvstore.rows.rows import Chunks, Rows, merging
 from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.wire.codec import Run
 
@@ -158,27 +158,24 @@ class TableSteps:
             arrived[0] = step
         return first == self.version if self._is_sync else step > first
 
-    def merge_next(self) -> int | None:
-        """Adds the next gradient that has come and can be added: how many elements. None where there is none."""
-        step = self.version
+    def merging(self) -> Iterator[int]:
+        """Adds the gradients that have come and can be added; stops often, with how many elements it has used since it
+        last did. What is added is no longer waited for, so it has to be gone through to its end."""
         if not self._is_sync:
-            return None  # Each gradient is an update of its own.
-        index = self._merged if self._by_slot else next((index for index, of in self._waiting if of == step), -1)
-        if (index, step) not in self._waiting:
-            return None
-        gradient = self._waiting.pop((index, step))
-        self._merged += 1
-        self.counts.through[index], self.counts.pushed[index] = step + 1, gradient is not None
-        if gradient is None:
-            return 0
-        if self._total is None:
-            self._total = gradient
-            return 0
-        self._total = merged(self._total, gradient)
-        return sum([part.values.size for part in gradient])
+            return  # Each gradient is an update of its own.
+        step = self.version
+        while True:
+            index = self._merged if self._by_slot else next((index for index, of in self._waiting if of == step), -1)
+            if (index, step) not in self._waiting:
+                return
+            gradient = self._waiting.pop((index, step))
+            self._merged += 1
+            self.counts.through[index], self.counts.pushed[index] = step + 1, gradient is not None
+            if gradient is not None:
+                self._total = gradient if self._total is None else (yield from merging(self._total, gradient))
 
     def due(self) -> tuple[int, list[Rows] | None] | None:
-        """The next update, once `merge_next` has completed it: of a job's step, the sum of its gradients; None where
+        """The next update, once `merging` has completed it: of a job's step, the sum of its gradients; None where
         there was none. It stays the next one until `advance`."""
         if self._is_sync:
             return (self.version, self._total) if 0 < len(self.counts.slots) == self._merged else None

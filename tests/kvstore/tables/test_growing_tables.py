@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store_cluster import constant, store_of, table_of
+from store_cluster import constant, ended, store_of, table_of
 from store_cluster import given as given_key
 from store_simulation import Simulation
 from weft_graph.ir import Initializer
@@ -29,7 +29,7 @@ from weft_kvstore.description.records import (
     first_table_rows,
 )
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.rows.rows import Rows, before_padding, check_ids, merged, own_rows, summed_rows
+from weft_kvstore.rows.rows import Rows, before_padding, check_ids, merging, own_rows, summed_rows
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
@@ -388,7 +388,7 @@ def test_rows_of_common_ids_are_added_and_others_are_kept() -> None:
         wanted = dict(zip(parts[0].ids.tolist(), parts[0].values.copy(), strict=True))
         for one, value in zip(parts[1].ids.tolist(), parts[1].values, strict=True):
             wanted[one] = wanted[one] + value if one in wanted else value
-        total = [own_rows(part) for part in merged(parts[:1], parts[1:])]
+        total = [own_rows(part) for part in ended(merging(parts[:1], parts[1:]))]
         ids, values = map(np.concatenate, zip(*total, strict=True))
         assert sorted(ids.tolist()) == sorted(wanted)
         assert values.tolist() == [wanted[one].tolist() for one in ids.tolist()]

@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_cluster import constant, store_of, table_of
+from store_cluster import constant, ended, store_of, table_of
 from store_cluster import given as given_key
+from weft_kernels import row_copies
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import Chunks, Rows
+from weft_kvstore.rows import rows
+from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import AskedRows
@@ -77,15 +79,6 @@ class Table:
 
 def rows_at(ids: Any, number: float) -> Rows:
     return Rows(np.array(sorted(ids), np.int64), np.full((len(ids), WIDTH), number, np.float32))
-
-
-def ended(steps: Any) -> Any:
-    """What work gives in the end."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 @given(st.lists(st.sets(st.integers(0, ROWS - 1), min_size=1), max_size=8))
@@ -354,6 +347,42 @@ def test_a_long_gradient_is_measured_in_pieces() -> None:
     gated.take(total)
     assert len(list(gated.state.merging())) == 3
     assert gated.squares == total.size
+
+
+def test_what_many_slots_pushed_is_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows each has: what was looked at is added up over all of them, and a sum of many parts is put in
+    order range by range."""
+    slots, count, among, piece = 3 * MOST_PARTS, 400, 100_000, 1 << 13
+    used, draw, wanted = [0], np.random.default_rng(1), np.zeros((among, WIDTH), np.float32)
+
+    def take(array: Array, places: Array, out: Array) -> None:
+        used[-1] += out.size
+        row_copies.take_rows(array, places, out)
+
+    def look_up(ids: Array, here: Array) -> tuple[Array, Array, int]:
+        used[-1] += len(ids) + min(len(here), 16 * len(ids))
+        return common(ids, here)
+
+    common = rows._common
+    monkeypatch.setattr(rows, "take_rows", take)
+    monkeypatch.setattr(rows, "_common", look_up)
+    monkeypatch.setattr(rows, "ORDERED_AT_ONCE", piece // 8)
+    monkeypatch.setattr("weft_kvstore.tables.state.PIECE_ELEMENTS", piece)
+    description = store_of([constant(table_of("w", (among, WIDTH), slots), 0.0)], slots=slots, shards=1)
+    (table,) = JobShard(msgspec.structs.replace(description, hyper={"lr": 1.0}), 0).tables.values()
+    pushes = []
+    for _ in range(slots):
+        ids = np.sort(draw.choice(among, count, replace=False))
+        pushes.append(Rows(ids, draw.standard_normal((count, WIDTH)).astype(np.float32)))
+        wanted[ids] += pushes[-1].values
+    for slot in reversed(range(slots)):  # All wait for the first.
+        assert table.accept(slot, 0, pushes[slot])
+    for _ in table.merging():
+        used.append(0)
+    assert table.version == 1
+    assert sum(used) > 16 * piece
+    assert max(used) < 2 * piece
+    assert np.array_equal(ended(table.reading(np.arange(among), None)), -wanted)
 
 
 def pull_of(request: int, version: int = 0) -> PullWait:

@@ -7,10 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from store_cluster import ended
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows, batches, is_ascending, merged, own_rows
+from weft_kvstore.rows.rows import MOST_PARTS, ORDERED_AT_ONCE, Chunks, Rows, batches, is_ascending, merging, own_rows
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowReader, RowSource, Run
 from weft_kvstore.wire.messages import PayloadKind
@@ -69,7 +70,7 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
     for found in (parts, pieces):
         assert np.array_equal(joined(found)[0], ids[picked] // shards)
         assert np.array_equal(joined(found)[1], wanted)
-    total = merged(parts, [Rows(ids[picked] // shards, wanted.copy())])
+    total = ended(merging(parts, [Rows(ids[picked] // shards, wanted.copy())]))
     assert np.array_equal(joined(total)[1], wanted + wanted)
     of_ids = memoryview(ids[picked].tobytes())
     asked = [RowReader(cut, shards - 1, "t").ids(run) for run in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)]
@@ -125,10 +126,14 @@ def test_rows_that_are_not_between_those_beside_them_are_refused(
         push.add(first, len(ids) // 2, 2, some_rows(ids), "here")
 
 
+@pytest.mark.parametrize("at_once", [ORDERED_AT_ONCE, 60])
 @pytest.mark.parametrize("slots", [1, 2, 3, MOST_PARTS + 3])
 @pytest.mark.parametrize(("count", "among"), [(0, 200), (1, 200), (30, 200), (120, 200), (30, 3000), (120, 3000)])
-def test_a_sum_of_pushes_is_that_of_their_rows_in_order(slots: int, count: int, among: int) -> None:
+def test_a_sum_of_pushes_is_that_of_their_rows_in_order(
+    slots: int, count: int, among: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of many ids few are common: those stay where they came, as zeros, and are named."""
+    monkeypatch.setattr("weft_kvstore.rows.rows.ORDERED_AT_ONCE", at_once)
     draw = np.random.default_rng(count)
     pushes, wanted = [], {}
     for _ in range(slots):
@@ -140,7 +145,7 @@ def test_a_sum_of_pushes_is_that_of_their_rows_in_order(slots: int, count: int, 
             wanted[row] = wanted[row] + value if row in wanted else value.copy()
     total = pushes[0]
     for other in pushes[1:]:
-        total = merged(total, other)
+        total = ended(merging(total, other))
     assert all(is_ascending(part.ids) for part in total)
     ids, values = joined(total)
     assert sorted(ids.tolist()) == sorted(wanted)
@@ -150,6 +155,22 @@ def test_a_sum_of_pushes_is_that_of_their_rows_in_order(slots: int, count: int, 
     assert not any(part.any() for part in elsewhere)
     if slots in {2, 3} and count == 120:
         assert bool(elsewhere) is (among == 3000)
+
+
+@pytest.mark.parametrize("counts", [(1000, 10), (10, 1000), (1000, 200), (200, 1000), (1000, 1), (1, 1000)])
+@pytest.mark.parametrize("among", [1000, 1500, 100_000])
+def test_a_few_rows_are_added_to_many_and_many_to_a_few(counts: tuple[int, int], among: int) -> None:
+    draw = np.random.default_rng(among)
+    pushes = [
+        Rows(np.sort(draw.choice(among, count, replace=False)), draw.standard_normal((count, 3)).astype(np.float32))
+        for count in counts
+    ]
+    wanted = np.zeros((among, 3), np.float32)
+    for push in pushes:
+        wanted[push.ids] += push.values
+    ids, values = joined(ended(merging(pushes[:1], pushes[1:])))
+    assert np.array_equal(np.sort(ids), np.union1d(*[push.ids for push in pushes]))
+    assert np.array_equal(values, wanted[ids])
 
 
 @pytest.mark.parametrize(
