@@ -79,7 +79,7 @@ class StoreCalls(Store):
         self._keys = Keys(description, slot, by_name=True)
         self._memory = ClientMemory(description.keys)
         self._process = OwnProcess()
-        self.failed: dict[str, dict[int, BaseException]] = {}
+        self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps of this slot whose push has failed, and was not made again; see `ClientCore.failed`."""
 
     def hand_to(self, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:

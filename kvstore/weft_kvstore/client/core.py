@@ -93,6 +93,11 @@ def lacks(error: BaseException) -> bool:
     return not isinstance(error, StoreTimeoutError | StoreLostError)
 
 
+def noted(error: BaseException) -> StoreError:
+    """An error as it is kept: one that somebody has raised has the frames of who did, and all arrays there."""
+    return (type(error) if isinstance(error, StoreError) else StoreError)(str(error))
+
+
 def push_again(step: int, error: BaseException) -> str:
     """What is to be done about a push that has failed."""
     return f"step {step} has to be pushed again, with step={step}; its push failed: {error}"
@@ -139,7 +144,7 @@ class ClientCore:
         ]
         self.open: dict[int, Operation] = {}
         self._names = [key.key for key in description.keys]
-        self.failed: dict[str, dict[int, BaseException]] = {}
+        self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps whose push has failed, and was not made again; until then no later version comes. Noted
         before the future of the push ends. Other threads may read it, and take a step out that they push again."""
         self.to_close: set[int] = set()
@@ -406,10 +411,11 @@ class ClientCore:
             if other.pushes == step:
                 keys.difference_update(other.sends)
         if keys and not isinstance(error, StoreClosedError):  # Else nobody can push it again.
+            kept = noted(error)
             for key in keys:
                 failed = self.failed.setdefault(self._names[key], {})
                 if lacks(error) or len(failed) < MOST_SILENT:
-                    failed[step] = error
+                    failed[step] = kept
             if lacks(error):
                 _log.warning("it has to be pushed again: %s", error)
         for other in [*self.open.values()]:

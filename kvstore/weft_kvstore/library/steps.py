@@ -16,13 +16,14 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.client.core import lacks, push_again
+from weft_kvstore.client.core import lacks, noted, push_again
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import (
     StoreClosedError,
+    StoreError,
     StoreLostError,
     StoreRefusedError,
 )
@@ -70,7 +71,7 @@ class SlotSteps:
 
     def __init__(
         self,
-        failed: dict[str, dict[int, BaseException]],
+        failed: dict[str, dict[int, StoreError]],
         registry: KeyRegistry,
         traffic: ArrayTraffic,
         start: int,
@@ -126,7 +127,7 @@ class SlotSteps:
         counts = self._counts
         before = [*map(counts.__getitem__, names)]
         steps = before if step is None else [int(step)] * len(names)
-        again: dict[str, BaseException] = {}
+        again: dict[str, StoreError] = {}
         if step is not None:
             self._count_given(call, names, int(step))
             again = self._taken_out(names, int(step))
@@ -147,7 +148,7 @@ class SlotSteps:
             raise
         return sent
 
-    def _taken_out(self, names: Sequence[str], step: int) -> dict[str, BaseException]:
+    def _taken_out(self, names: Sequence[str], step: int) -> dict[str, StoreError]:
         """With what a step has failed that is pushed again: it has failed no more, whenever that begins."""
         found = {name: self._failed[name].pop(step, None) for name in names if name in self._failed}
         return {name: error for name, error in found.items() if error is not None}
@@ -167,7 +168,7 @@ class SlotSteps:
             error = error_of(brought)
             if not was_sent and error is not None and not isinstance(error, StoreClosedError):
                 for name, step in zip(names, steps, strict=True):
-                    self._failed.setdefault(name, {})[step] = error
+                    self._failed.setdefault(name, {})[step] = noted(error)
             hand_on(result, brought)
 
         brought = self._traffic.bring(self._registry.call(call), names, arrays, begin)

@@ -139,8 +139,8 @@ class LiveHyper:
             yield table.spec, table.steps.counts, np.array(self._routing.buckets[number].keys)
 
     def _applied(self) -> tuple[int, int]:
-        """The first step that is not applied somewhere, which is the first that is asked for, and the first that is
-        applied of no slot."""
+        """The first step that some key has not applied (numbers of later steps alone are asked for), and the first
+        that no slot's push has applied to any key."""
         steps = [steps for spec, steps, _ in self._parts() if spec.is_ruled]
         least = min((int(one.version.min()) for one in steps), default=0)
         return least, max((int(one.through.max()) for one in steps), default=0)

@@ -74,8 +74,8 @@ class Peer:
 
     `pulls` are those not answered, `open_entries` the runs that they ask for, `ids_bytes` what their ids take. They
     outlive a connection, as what waits in `outbox` does: on the next one the client repeats those that it still waits
-    for, and no others of `unrepeated` are wanted. So do pulls that have `failed`, until the client cancels them, as it
-    does when it hears so: those that it repeats fail again. `acknowledge` are the frames not yet acknowledged, `done`
+    for, and no others of `unrepeated` are wanted. `failed` pulls are kept until the client, which has heard of it, has
+    cancelled them: if it repeats one, that fails again. `acknowledge` are the frames not yet acknowledged, `done`
     the requests carried out of which the client has not heard, `measures` the requests for what steps amount to, with
     the step.
 

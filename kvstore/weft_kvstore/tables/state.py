@@ -94,7 +94,7 @@ class TableState:
         """Called with each version that the table reaches; None: nobody listens."""
         self.merge_is_due = self.is_queued = False
         self.todo: deque[Iterator[None]] = deque()
-        """What is done to it piece by piece, one after the other; `is_queued` while it is."""
+        """Tasks that wait, in their order. `is_queued`: the merger runs them, one piece at a time."""
         self._changing = False
         self._updated: list[tuple[Array, Array]] = []
         """Indices and values of rows as the last update left them, while nothing else has written rows since: who has

@@ -35,8 +35,8 @@ MOST_KEPT_PARTS: Final = 1024
 
 
 class BufferSource:
-    """Bytes of one buffer. `wrap` makes what a socket sends of a large part without a copy, where the same parts are
-    sent step by step: they are kept, as to make one and to learn when it may go takes longer than to send it."""
+    """Bytes of one buffer. `wrap` makes what a socket sends of a large part without a copy. Where the same parts are
+    sent at each step, these objects are kept: to make and to free one takes longer than to send it."""
 
     __slots__ = ("_parts", "base", "nbytes", "wrap")
 

@@ -364,7 +364,11 @@ def test_a_pushpull_behind_a_push_that_has_failed_fails_once_its_gradients_have_
     for future in made:
         with pytest.raises(StoreLostError, match="silent"):
             future.result(0)
-    assert client.failed == {"w": {0: first.exception(0)}}
+    kept = client.failed["w"][0]
+    assert (type(kept), str(kept)) == (StoreLostError, "silent")
+    with pytest.raises(StoreLostError):
+        first.result(0)
+    assert kept.__traceback__ is None, "it keeps no array of who has seen it raised"
     gradient[:] = 100.0
     assert not client.open
     store.push("w", 0, ones(10))
