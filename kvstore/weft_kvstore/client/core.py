@@ -360,6 +360,7 @@ class ClientCore:
             if operation.sets:
                 operation.refusal = error
             else:
+                link.refused_frame = message.frame
                 self.end(operation, None, error)
             return
         for run in link.outbox.requeue_run(message.frame, message.run):

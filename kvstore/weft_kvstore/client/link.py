@@ -129,6 +129,9 @@ class ClientLink:
     shard said so and it may pass; `is_taken`: another process has the slot. `session` counts connections from 1.
     """
 
+    refused_frame = 0
+    """The frame of which the shard has refused a run last: it is not acknowledged, but has arrived."""
+
     def __init__(
         self,
         shard: int,
@@ -338,7 +341,7 @@ class ClientLink:
         return any(
             frame.nbytes >= COPIED_BYTES and any(one.run.owner is operation for one in frame.fragments)
             for number, frame in self.outbox.frames.items()
-            if number not in self.shared.frames
+            if number not in self.shared.frames and number != self.refused_frame
         )
 
     def disconnected(self, now: float) -> None:

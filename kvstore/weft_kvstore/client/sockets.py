@@ -177,12 +177,14 @@ class LinkSocket:
         """Without `linger_ms` nothing that was sent is read any more when it returns."""
         if self.handover is not None:
             self.handover.close()
-        if linger_ms or not self._is_reading:
-            self.socket.disable_monitor()
-        self.socket.close(linger_ms)
-        while not linger_ms and self._is_reading and self.monitor.poll(STOPS_MS):
-            self._is_reading = recv_monitor_message(self.monitor)["event"] != zmq.EVENT_MONITOR_STOPPED
-        self.monitor.close(0)
+        try:
+            if linger_ms or not self._is_reading:
+                self.socket.disable_monitor()
+            self.socket.close(linger_ms)
+            while not linger_ms and self._is_reading and self.monitor.poll(STOPS_MS):
+                self._is_reading = recv_monitor_message(self.monitor)["event"] != zmq.EVENT_MONITOR_STOPPED
+        finally:  # Whatever a signal's handler raises.
+            self.monitor.close(0)
 
 
 def _readable(monitor: zmq.Socket[bytes]) -> bool:
@@ -352,7 +354,7 @@ class ClientSockets:
         self.send(time.monotonic())
         for shard in list(self._sockets):
             self._drop(shard, GOODBYE_MS)
-        self._context.term()
+        self._context.destroy(0)  # With what a signal's handler has kept from being closed.
         self._memory.close()
 
     def _reopen(self, link: ClientLink) -> None:

@@ -21,7 +21,7 @@ from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.library.steps import Barriers
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import COPIED_BYTES, STEPS_AHEAD, LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.codec import decode_reply, decode_request, encode
@@ -721,3 +721,16 @@ def test_values_in_memory_that_is_not_shared_any_more_break_the_connection_and_n
     assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
     client.receive(0, encode(msgspec.structs.replace(VALUES, at=[(0, 1024)])), simulation.now)
     assert "Values.at: the shard shares no memory" in str(link.refused)
+
+
+def test_a_large_push_that_a_shard_has_refused_is_under_way_no_more() -> None:
+    """Its connection goes on, while that of one that fails otherwise is closed, so that nobody reads its array."""
+    count = COPIED_BYTES // 4
+    made = msgspec.structs.replace(described(zero("w", (count,), 2)), slice_bytes=COPIED_BYTES)
+    simulation = Simulation(made, LinkSettings(same_host=False))
+    store, client = simulation.stores[0], simulation.clients[0]
+    ended(simulation, store.pull("w", 0))
+    pushes = [store.push("w", step, ones(count)) for step in range(STEPS_AHEAD + 2)]
+    simulation.settle(ANY)
+    assert isinstance(pushes[-1].exception(0), StoreRefusedError)
+    assert (client.to_close, client.links[0].session) == (set(), 1)

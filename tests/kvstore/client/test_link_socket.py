@@ -14,7 +14,7 @@ from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client import sockets
 from weft_kvstore.client.sockets import LinkSocket
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import COPIED_BYTES, LinkSettings
 
 
 def test_a_descriptor_that_tells_of_something_else_than_a_message_leaves_nothing_unread() -> None:
@@ -56,6 +56,19 @@ def test_no_two_monitors_have_one_name_as_libzmq_forgets_it_after_the_descriptor
             names.add(link.monitor.get(zmq.LAST_ENDPOINT))
             link.close()
         assert len(names) == 20
+
+
+def test_a_close_that_a_signals_handler_breaks_off_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(_: object) -> None:
+        raise SystemExit
+
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
+        link = LinkSocket(context, f"tcp://127.0.0.1:{shard.bind_to_random_port('tcp://127.0.0.1')}")
+        link.send([b"hello", bytes(COPIED_BYTES)])
+        monkeypatch.setattr(sockets, "recv_monitor_message", raising)
+        with pytest.raises(SystemExit):
+            link.close()
+        assert (link.socket.closed, link.monitor.closed) == (True, True)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINVAL])
