@@ -17,7 +17,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from weft.api.agent import AgentInfo, AgentList
-from weft.api.base import Model
+from weft.api.base import ID_PATTERN, Model
 from weft.api.dry_run import DryRun, Passes
 from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
@@ -55,7 +55,6 @@ CHECKED_FIRST_BYTES = 4 << 20
 PAGE = 100
 SEARCHED_JOBS = 1000
 """Newest jobs among which the beginning of an id is looked for."""
-_ID = re.compile(r"[A-Za-z0-9\-]{1,64}")
 
 
 class ResumeArguments(TypedDict, total=False):
@@ -311,7 +310,7 @@ class Client:
         Raises NotFoundError, which says what there is where none or several begin so, and ArgumentError for what is no
         id.
         """
-        if not _ID.fullmatch(id):
+        if not re.fullmatch(ID_PATTERN, id):
             what = f"not a job's id, which has letters, digits and hyphens; `{command('jobs')}` lists them"
             raise ArgumentError(f"{id!r} is {what}")
         try:

@@ -94,7 +94,7 @@ def lacks(error: BaseException) -> bool:
 
 
 def noted(error: BaseException) -> StoreError:
-    """An error as it is kept: one that somebody has raised has the frames of who did, and all arrays there."""
+    """A copy without a traceback: that would keep the frames of whoever raised the error, and the arrays in them."""
     return (type(error) if isinstance(error, StoreError) else StoreError)(str(error))
 
 

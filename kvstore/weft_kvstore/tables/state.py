@@ -225,7 +225,7 @@ class TableState:
         most = self.piece_rows
         for part in total:
             for low in range(0, len(part.ids), most):
-                values = part.values[low : low + most]  # No batch of `batches`, which may be a copy.
+                values = part.values[low : low + most]  # A view; `batches` may copy.
                 np.multiply(values, values.dtype.type(factor), out=values)
                 if len(part.ids) > most:
                     yield

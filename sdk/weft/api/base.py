@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -107,7 +107,10 @@ Count = Annotated[int, Field(ge=0, le=1 << 53)]
 Positive = Annotated[int, Field(ge=1, le=1 << 53)]
 """A count that is not 0."""
 
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
+ID_PATTERN: Final = r"^[A-Za-z0-9\-]{1,64}$"
+"""Of the ids that the server makes."""
+
+Identifier = Annotated[str, Field(pattern=ID_PATTERN)]
 """What the server calls things."""
 
 

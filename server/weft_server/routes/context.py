@@ -8,6 +8,7 @@ from typing import Annotated, Final, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request
 
+from weft.api.base import ID_PATTERN
 from weft.api.job import Job
 from weft.api.problem import FieldError
 from weft_server.access import Tokens
@@ -85,7 +86,7 @@ async def _user(request: Request) -> User:
 Use = Annotated[Context, Depends(_context)]
 Caller = Annotated[User, Depends(_user)]
 """Who calls; where no token is asked for, one who may do everything."""
-PathId = Annotated[str, Path(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
+PathId = Annotated[str, Path(pattern=ID_PATTERN)]
 """An id of the server's in a path: of a job, which is the name of its directory too, an agent or an allocation."""
 
 

@@ -217,56 +217,47 @@ def test_a_pull_that_is_cancelled_half_sent_pins_nothing_once_its_connection_is_
     assert not run.owner.pinnable.pinned.any()
 
 
+IDS = np.array([1], np.int64).tobytes()
+
+
+def told(core: ShardCore, monkeypatch: pytest.MonkeyPatch, *messages: tuple[Message, bytes | None]) -> Refused:
+    """What the client of a table is told, where the shard finds no memory to read rows."""
+
+    def none(*_: object, **__: object) -> None:
+        raise MemoryError("no memory for rows")
+
+    description = store_of([table_of("t", [8, 4], 1)], slots=1, shards=1)
+    core.open(JobShard(description, 0))
+    monkeypatch.setattr(TableRows, "read", none)
+    hello = Hello("job", 1, 0, 1, bytes(16), 1, digest(description))
+    for message, payload in ((hello, None), *messages):
+        core.receive(b"link", encode(message, payload), 1.0)
+        while core.work.work_once():
+            pass
+    (refused,) = of(Refused, [decode_reply(parts)[0] for _, parts in core.links.outgoing])
+    assert "no memory to answer a pull of key 't'" in refused.reason
+    assert (core.job, core.peers, len(core.work.queue)) == (None, {}, 0)
+    return refused
+
+
 def test_a_job_that_fails_in_one_of_its_own_messages_is_told_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its lost connection has nothing to be sent: it must not come among those that have."""
-
-    def none(*_: object, **__: object) -> None:
-        raise MemoryError("no memory for rows")
-
     core = ShardCore(bytes(16), LinkSettings(same_host=False))
-    description = store_of([table_of("t", [8, 4], 1)], slots=1, shards=1)
-    core.open(JobShard(description, 0))
-    monkeypatch.setattr(TableRows, "read", none)
-    ids = np.array([1], np.int64).tobytes()
-    for message, payload in (
-        (Hello("job", 1, 0, 1, bytes(16), 1, digest(description)), None),
-        (pull_of(1, 0, 0, count=0, chunks=1), None),
-        (push_of(0, [8], payload_kind=2, request=1, chunks=1), ids),
-    ):
-        core.receive(b"link", encode(message, payload), 1.0)
-        while core.work.work_once():
-            pass
+    pull = pull_of(1, 0, 0, count=0, chunks=1), None
+    refused = told(core, monkeypatch, pull, (push_of(0, [8], payload_kind=2, request=1, chunks=1), IDS))
     assert not core.wants_flush()
-    (refused,) = of(Refused, [decode_reply(parts)[0] for _, parts in core.links.outgoing])
     assert refused.code is RefusalCode.CLOSED
-    assert "no memory to answer a pull of key 't'" in refused.reason
-    assert (core.job, core.peers, len(core.work.queue)) == (None, {}, 0)
     core.close("again")
 
 
 def test_a_pull_of_rows_that_ends_the_job_leaves_those_behind_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object, **__: object) -> None:
-        raise MemoryError("no memory for rows")
-
+    pulls = [(pull_of(request, 0, 1, count=0, chunks=1), None) for request in (1, 2)]
+    asked = [(push_of(0, [8], frame=one, payload_kind=2, request=one, chunks=1), IDS) for one in (1, 2)]
+    row = np.int64(5).tobytes() + np.ones(4, np.float32).tobytes()
     core = ShardCore(bytes(16), LinkSettings(same_host=False))
-    description = store_of([table_of("t", [8, 4], 1)], slots=1, shards=1)
-    core.open(JobShard(description, 0))
-    monkeypatch.setattr(TableRows, "read", none)
-    ids = np.array([1], np.int64).tobytes()
-    for message, payload in (
-        (Hello("job", 1, 0, 1, bytes(16), 1, digest(description)), None),
-        *((pull_of(request, 0, 1, count=0, chunks=1), None) for request in (1, 2)),
-        *((push_of(0, [8], frame=one, payload_kind=2, request=one, chunks=1), ids) for one in (1, 2)),
-        (push_of(0, [8 + 16], frame=3, chunks=1), np.int64(5).tobytes() + np.ones(4, np.float32).tobytes()),
-    ):
-        core.receive(b"link", encode(message, payload), 1.0)
-        while core.work.work_once():
-            pass
-    (refused,) = of(Refused, [decode_reply(parts)[0] for _, parts in core.links.outgoing])
-    assert "no memory to answer a pull of key 't'" in refused.reason
-    assert (core.job, core.peers, len(core.work.queue)) == (None, {}, 0)
+    told(core, monkeypatch, *pulls, *asked, (push_of(0, [8 + 16], frame=3, chunks=1), row))
 
 
 def test_a_shard_serves_one_job() -> None:
