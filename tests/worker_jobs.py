@@ -266,6 +266,6 @@ def run_all(
     for run, _ in everything:
         run.start()
     for run, records in everything:
-        assert records.over.wait(WAIT_S), f"{run} has not ended"
+        assert records.over.wait(WAIT_S), f"a run has not ended: {[told.events for _, told in everything]}"
         assert run.join(WAIT_S)
     return [records for _, records in everything]

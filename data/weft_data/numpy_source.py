@@ -84,7 +84,7 @@ class NpzSource:
             self._archive = _open_archive(path, self._file)
             self._members = _read_members(path, self._file, self._archive, columns)
             self._rows = _common_rows(path, self._members)
-        except DataError:
+        except BaseException:
             self.close()
             raise
 

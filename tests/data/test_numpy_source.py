@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import threading
 from pathlib import Path
@@ -115,6 +116,21 @@ def test_a_stored_column_is_mapped_and_a_compressed_one_loaded_once(
     source.read(["x"], rows_of(0))
     monkeypatch.setattr("zipfile.ZipFile.open", None)
     assert source.read(["x"], rows_of(1))["x"].shape == (1, 100)
+    source.close()
+
+
+def test_a_file_opens_while_other_threads_parse_literals(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython before 3.13 counts the depths of all threads' literals in one place, and raises where they mix."""
+    parse, mixed = ast.literal_eval, [SystemError("AST constructor recursion depth mismatch")] * 3
+
+    def literal_eval(source: str) -> Any:
+        if mixed:
+            raise mixed.pop()
+        return parse(source)
+
+    monkeypatch.setattr(ast, "literal_eval", literal_eval)
+    source = open_source("numpy", str(digits))
+    assert source.describe().rows == 12
     source.close()
 
 
