@@ -58,6 +58,10 @@ class HyperScope:
 # --- Hyper-parameters that were changed while a job runs, each from a step on -----------------------------------------
 
 
+MERGED: Final = -1
+"""In place of the slot, of changes of several slots that have become one."""
+
+
 class Change(NamedTuple):
     """A slot has changed `numbers` from a step on. `held` are all that were changed and hold then."""
 
@@ -123,7 +127,7 @@ class HyperTimeline:
         if index > 1:
             last = now[index - 1]
             self.known_from = last.step
-            self._changes = [last._replace(numbers=last.held), *now[index:]]
+            self._changes = [Change(last.step, MERGED, last.held, last.held), *now[index:]]
 
     def keep(self, most: int, before: float = math.inf) -> None:
         """Forgets the earliest changes beyond so many, where each is of another step, and of steps before this one."""

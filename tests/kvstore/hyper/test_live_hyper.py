@@ -372,6 +372,19 @@ def test_what_no_step_can_ask_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
     assert summed_now(training) == sum(range(1, STEPS + 1))
 
 
+def test_a_replaced_slot_takes_no_changes_of_others_with_it() -> None:
+    """Its own are taken back from a step on, also where the earliest changes, of a slot far ahead, have become one."""
+    changes = HyperTimeline()
+    changes.set(1, 0, {"lr": 7.0})
+    changes.set(5, 1, {"momentum": 0.5})
+    changes.set(9, 0, {"lr": 2.0})
+    changes.set(9, 1, {"momentum": 0.25})
+    changes.keep(2)
+    changes.withdraw(1, 3)
+    assert changes.at(8) == {"lr": 7.0, "momentum": 0.5}
+    assert changes.at(9) == {"lr": 2.0, "momentum": 0.5}
+
+
 @pytest.mark.parametrize("rule", ["adam", "adamw", "lamb"])
 @pytest.mark.parametrize(("name", "value"), [("beta1", 1.0), ("beta1", -1.0), ("beta1", 3.0), ("beta2", 2.0)])
 def test_a_number_that_would_fail_every_update_is_refused(rule: str, name: str, value: float) -> None:
