@@ -20,7 +20,7 @@ from weft.api.store import gradient_key
 from weft.api.trace import SpanKind
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.encryption import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
@@ -29,6 +29,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, shard_memory
 from weft_kvstore.serving.connections import Connections
+from weft_kvstore.serving.metrics import Stragglers
 from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -197,6 +198,7 @@ class ShardServer:
         self._tables = tables
         self._core = ShardCore(os.urandom(16), settings)
         self._core.work.clock = clock
+        self._stragglers = Stragglers(())
         self._router = Router(bind, authenticator)
         self._core.links.welcomed = self._router.welcome
         self._core.links.forgotten = self._router.connections.forget
@@ -268,6 +270,9 @@ class ShardServer:
                     raise StoreError(f"the shard at {self.endpoint} was stopped")
                 if self._listener is not None and self._core.job is None:
                     self._listener.shared_memory = made.shared_memory
+                if description.mode is Mode.SYNC:
+                    self._stragglers = Stragglers({slot for key in description.keys for slot in key.slots})
+                    self._core.arrived = self._stragglers.arrived
                 self._core.open(made)
         except BaseException:
             made.close()
@@ -343,9 +348,9 @@ class ShardServer:
         found |= {f"stage_seconds:{stage}": seconds for stage, seconds in self._seconds.items()}
         if job is not None:
             rows = sum(table.rows.count for table in job.shard.tables.values())
-            of_job = {"links": len(job.connected), "memory_bytes": resident_bytes(), "rows": rows, **traffic}
+            of_job = {"links": len(peers), "memory_bytes": resident_bytes(), "rows": rows, **traffic}
             found |= {f"job_{name}:{job.name}": number for name, number in of_job.items()}
-            if (waits := job.stragglers.waits(self._clock())) is not None:
+            if (waits := self._stragglers.waits(self._clock())) is not None:
                 found[f"job_waited_seconds:{waits[0]}:{job.name}"] = waits[1]
         return found
 
@@ -454,8 +459,7 @@ class ShardServer:
         self, trace: TraceRecorder, stage: Stage, seconds: float, messages: Iterable[tuple[bytes, object]] = ()
     ) -> None:
         """Traces the time that has just passed, where its step is traced: for each message's slot, if there are any."""
-        job = self._core.job
-        step = 0 if job is None else job.stragglers.newest + 1
+        step = self._stragglers.newest + 1
         kind, name = _SPANS[stage]
         if trace.covers(step):
             begun = trace.now() - round(seconds * 1e9)
@@ -471,9 +475,7 @@ class ShardServer:
     def _tick(self, now: float) -> None:
         late_s = now - self._next_tick
         self._next_tick = now + self._settings.ping_s / 2
-        if late_s > STALL_S:
-            self._core.after_stall(late_s, now)
-        self._core.tick(now)
+        self._core.tick(now, late_s if late_s > STALL_S else 0.0)
         if self._listener is not None:  # It may have lacked descriptors for clients that wait.
             self._listener.receive()
             self._core.links.look()

@@ -7,16 +7,16 @@ what is to be sent; `flush` adds acknowledgements and frames, as late as possibl
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.links import Links
+from weft_kvstore.shard.links import Job, Links
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Job, Peer
+from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.tables.steps import AskedRows
 from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, parts_at, runs_of
 from weft_kvstore.wire.messages import (
@@ -46,35 +46,6 @@ from weft_kvstore.wire.messages import (
     nbytes_of,
 )
 
-# --- What a connection's open requests wait for, and those that wait for slots that are not there ---------------------
-
-
-def because(shard: JobShard, peer: Peer, why: Why) -> Iterator[Because]:
-    """What those of the requests wait for that are open."""
-    for request in why.request:
-        wait = peer.pulls.get(request)
-        if wait is not None:
-            yield Because(request, shard.waits_for(wait)[0][:2048])
-        elif request in peer.measures:
-            yield Because(request, shard.step_waits_for(peer.measures[request])[0][:2048])
-
-
-def give_up(links: Links, job: Job, absent: Mapping[int, str]) -> None:
-    """Fails the job's requests that wait for slots that are absent, which says in words since when."""
-    for peer in job.connected if absent else ():
-        waiting = [(request, job.shard.lacks(wait, absent)) for request, wait in peer.pulls.items()]
-        for request, step in peer.measures.items():
-            reason, missing = job.shard.step_waits_for(step)
-            waiting.append((request, (reason, [slot for slot in missing if slot in absent])))
-        for request, found in waiting:
-            if found is not None and found[1]:
-                slot = found[1][0]
-                links.fail(peer, request, FailureCode.LOST, f"slot {slot} {absent[slot]}: {found[0]}")
-
-
-# --- What a shard decides ---------------------------------------------------------------------------------------------
-
-
 _log = logging.getLogger("weft.shard")
 
 
@@ -87,6 +58,8 @@ class ShardCore:
         self.peers = self.links.peers
         self.counts = self.links.counts
         self.work = Merger(self.links, self.fail, priorities=settings.priorities)
+        self.arrived: Callable[[int, int, float], None] = lambda slot, step, now: None
+        """Told (slot, step, time) of what has come of a slot's steps, where somebody asks."""
 
     @property
     def job(self) -> Job | None:
@@ -95,14 +68,11 @@ class ShardCore:
 
     def open(self, shard: JobShard) -> None:
         """Serves a job from now on. Raises StoreError where it has one. May be called on any thread."""
-        if self.links.job is not None:
-            raise StoreError(
-                f"this shard serves job {self.links.job.name!r} already; each job has a process of its own"
-            )
-        job = Job(shard)
+        if self.job is not None:
+            raise StoreError(f"this shard serves job {self.job.name!r} already; each job has a process of its own")
         if shard.gate is not None:
-            shard.gate.tell = lambda step: self._tell_measured(job, step)
-        self.links.job = job
+            shard.gate.tell = lambda step: self._tell_measured(shard, step)
+        self.links.open(shard)
 
     def fail(self, reason: str) -> None:
         """The job cannot go on."""
@@ -116,7 +86,7 @@ class ShardCore:
         job = self.links.job
         if job is not None:
             self.work.clear(job.shard)
-            self.links.drop(job, reason)
+            self.links.drop(reason)
             job.shard.close()
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
@@ -133,7 +103,7 @@ class ShardCore:
                     self.counts.unknown_links += 1
                     self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
                 return
-            peer.job.heard[peer.slot] = now
+            peer.heard = now
             if number == peer.received + 1:
                 peer.received = number
             elif number:  # 0 is not counted.
@@ -181,12 +151,22 @@ class ShardCore:
                     for failed in peer.failed.values():
                         self.links.say(peer.identity, failed)
             case Why():
-                for answer in because(peer.job.shard, peer, message):
-                    self.links.say(peer.identity, answer)
+                self._why(peer, message)
             case Ping():
                 self.links.say(peer.identity, Pong())
             case Bye():
-                self.links.leave(peer, now)
+                self.links.close(peer)
+
+    def _why(self, peer: Peer, why: Why) -> None:
+        """Says what those of the requests wait for that are open."""
+        for request in why.request:
+            if (wait := peer.pulls.get(request)) is not None:
+                reason, _ = peer.shard.waits_for(wait)
+            elif request in peer.measures:
+                reason, _ = peer.shard.step_waits_for(peer.measures[request])
+            else:
+                continue
+            self.links.say(peer.identity, Because(request, reason[:2048]))
 
     # --- Frames of gradients, values and ids
 
@@ -200,7 +180,7 @@ class ShardCore:
             if peer.identity is None:
                 return
         self.counts.frames_received += 1
-        shard, work = peer.job.shard, self.work
+        shard, work = peer.shard, self.work
         runs = self._shared_runs(peer, push) if push.at else runs_of(push, [payload])
         newest = -1
         for number, run in enumerate(runs):
@@ -224,14 +204,14 @@ class ShardCore:
         if push.at:
             self.links.read(peer, push.frame, [run for run in runs if run.shared])
         if newest >= 0:
-            peer.job.stragglers.arrived(peer.slot, newest, now)
+            self.arrived(peer.slot, newest, now)
         if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 
     def _shared_runs(self, peer: Peer, push: Push) -> list[Run]:
         """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Runs are
         copied where more is done with their bytes than arithmetic: there they may be others at each look."""
-        shard, memory = peer.job.shard, self.links.memory_of(peer)
+        shard, memory = peer.shard, self.links.memory_of(peer)
         if memory is None:
             for number in range(len(push.runs)):
                 self._refuse(peer, push, number, "its bytes are in memory that was not brought")
@@ -242,7 +222,7 @@ class ShardCore:
 
     def _rows(self, peer: Peer, run: Run) -> None:
         """Gradients of rows, or ids of a pull, or both in one."""
-        wait, shard = peer.pulls.get(run.request), peer.job.shard
+        wait, shard = peer.pulls.get(run.request), peer.shard
         rows: AskedRows | None = None if wait is None else wait.rows
         before = 0 if rows is None else rows.nbytes
         if run.payload_kind == PayloadKind.GRADIENT:
@@ -266,7 +246,7 @@ class ShardCore:
     def _pull(self, peer: Peer, pull: Pull) -> None:
         """Opens the pulls of a message, one for each request, and answers them as far as it can be now. Raises
         ProtocolError."""
-        shard, buckets = peer.job.shard, peer.job.shard.buckets
+        shard, buckets = peer.shard, peer.shard.buckets
         asked: list[PullWait] = []
         at_once = True
         for request, version, state, reading, compressed, runs in pull.asks:
@@ -317,12 +297,12 @@ class ShardCore:
     def _barrier(self, peer: Peer, barrier: Barrier, now: float) -> None:
         """The slot has nothing for some keys in a step."""
         try:
-            self.work.push_nothing(peer.job.shard, peer.slot, barrier.step, barrier.nothing)
+            self.work.push_nothing(peer.shard, peer.slot, barrier.step, barrier.nothing)
         except PushRefusedError as error:
             self.links.fail(peer, barrier.request, FailureCode.REFUSED, str(error))
             return
         if peer.identity is not None:
-            peer.job.stragglers.arrived(peer.slot, barrier.step, now)
+            self.arrived(peer.slot, barrier.step, now)
             self._done(peer, barrier.request)
 
     def _done(self, peer: Peer, request: int) -> None:
@@ -333,22 +313,22 @@ class ShardCore:
         """The slot's step is whole, and it asks what the step amounts to."""
         if measure.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
             raise ProtocolError(f"Measure.request: {measure.request} is open already, or {MAX_OPEN_MEASURES} are")
-        gate = peer.job.shard.step_gate("Measure")
+        gate = peer.shard.step_gate("Measure")
         peer.measures[measure.request] = measure.step
         try:
             gate.arrive(peer.slot, measure.step)
         except PushRefusedError as error:
             self.links.fail(peer, measure.request, FailureCode.REFUSED, str(error))
             return
-        self._tell_measured(peer.job, measure.step)
+        self._tell_measured(peer.shard, measure.step)
 
-    def _tell_measured(self, job: Job, step: int) -> None:
+    def _tell_measured(self, shard: JobShard, step: int) -> None:
         """Answers who has asked of a step, if it is measured."""
-        found = job.shard.step_gate("Measure").measured(step)
+        found = shard.step_gate("Measure").measured(step)
         scale = None if found is None else found.loss_scale
         if found is None or scale is None:
             return
-        for peer in job.connected:
+        for peer in self.peers.values():
             for request in [one for one, of in peer.measures.items() if of == step]:
                 del peer.measures[request]
                 measured = Measured(request, found.squares, found.finite, scale.scale, scale.good)
@@ -356,7 +336,7 @@ class ShardCore:
 
     def _commit(self, peer: Peer, commit: Commit) -> None:
         """The slot says what all shards measured of a step."""
-        shard = peer.job.shard
+        shard = peer.shard
         try:
             if shard.step_gate("Commit").commit(commit.step, norm=commit.norm, finite=commit.finite):
                 self.work.merge_committed(shard)
@@ -369,7 +349,7 @@ class ShardCore:
         """Changes hyper-parameters. What a client repeats, since it has not heard of it, is behind later changes."""
         if message.request > peer.changed:
             try:
-                peer.job.shard.live.change(peer.slot, message)
+                peer.shard.live.change(peer.slot, message)
             except PushRefusedError as error:
                 self.links.fail(peer, message.request, FailureCode.REFUSED, str(error))
                 return
@@ -397,17 +377,7 @@ class ShardCore:
         for peer in waiting:
             peer.write(self.links.outgoing, now)
 
-    def after_stall(self, stall_s: float, now: float) -> None:
-        """This process stood still for so long: it could not hear anybody."""
-        if self.links.job is not None:
-            self.links.job.after_stall(stall_s, now)
-
-    def tick(self, now: float) -> None:
-        """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""
-        silence_s = self.settings.silence_s
-        for identity, one in list(self.peers.items()):
-            if now - one.job.heard[one.slot] > silence_s:
-                self.links.lose(identity)
-        job = self.links.job
-        if job is not None:
-            give_up(self.links, job, job.absent(now, silence_s))
+    def tick(self, now: float, stalled_s: float = 0.0) -> None:
+        """Loses silent connections, and fails what waits for absent slots. To be called every ping or so. This process
+        stood still for `stalled_s`: it could not hear anybody."""
+        self.links.tick(now, stalled_s)

@@ -1,25 +1,55 @@
-"""The connections of a shard: who may speak with it, what is to leave, and the arenas that its host's clients brought.
+"""The clients of a shard's job, from their Hello to their end: who may speak, who is replaced, silent, lost or gone.
 
-Pure.
+Pure. A client is a process that fills a slot. It has one connection at a time, by whose identity it is found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.description.check import digest
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.peer import Counts, Job, Outgoing, Peer
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.peer import Counts, Outgoing, Peer
 from weft_kvstore.wire.codec import ProtocolError, Run, encode
 from weft_kvstore.wire.messages import FailureCode, Hello, Message, RefusalCode, Refused, Welcome
 
-# --- The connections of a shard's job, and what is to leave on them ---------------------------------------------------
+# --- How a client begins, and how it ends -----------------------------------------------------------------------------
+# what happens                      | what it has asked for  | what left for it        | what it has pushed
+# ----------------------------------|------------------------|-------------------------|------------------------------
+# lose: its connection is gone      | waits for its next one | leaves again, on that   | stays
+# close: its process is gone, as it | is dropped             | is pinned until its     | stays, unless a newer
+#   says, was replaced, or lies     |                        | sockets and memory end  |   incarnation fills the slot
+# tick: its slot is absent          | stays; what others     | stays                   | stays
+#                                   |   wait for of it fails |                         |
+# drop: the job is over             | is dropped             | is forgotten            | is dropped
+#
+# A push that lies in the client's memory is copied before the client may write there again: once it has lost its
+# connection, and where its process is gone.
+
+
+@dataclass(slots=True)
+class Job:
+    """The job of a shard. By slot: the newest incarnation; its process, connected or not; and when the process that has
+    left it was last heard."""
+
+    shard: JobShard
+    digest: bytes
+    incarnations: dict[int, int] = field(default_factory=dict)
+    peers: dict[int, Peer] = field(default_factory=dict)
+    left: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.shard.description.job
 
 
 class Links:
-    """`peers`, by the identity that the socket gives their connection, have said Hello to the `job`. `outgoing`
-    collects what is to be sent at once; `waiting` are the peers that may have values or receipts besides.
+    """`peers`, by the identity that the socket gives their connection, are those of the `job` that are connected.
+    `outgoing` collects what is to be sent at once; `waiting` are the peers that may have values or receipts besides.
 
     `listener` is the name of where clients of this host bring their memory, empty where they cannot; `arenas` are what
     they have brought, while their end is there: see `ArenaListener`. `reading` has the runs of each frame, by its
@@ -47,6 +77,10 @@ class Links:
         self.forgotten: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection that was welcomed and is a client's no more."""
 
+    def open(self, shard: JobShard) -> None:
+        """Serves a job from now on."""
+        self.job = Job(shard, digest(shard.description))
+
     def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
         """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost. Who says it
         again, as message 1, has not heard the answer perhaps."""
@@ -63,7 +97,7 @@ class Links:
             self.lose(identity)
             self.say(identity, job)
             return
-        peer = job.peers.get(hello.slot)
+        slot, peer = hello.slot, job.peers.get(hello.slot)
         if peer is not None and peer.hello.process != hello.process:
             self.close(peer)
             peer = None
@@ -73,11 +107,13 @@ class Links:
                 return
             if peer.identity is not None:
                 self.lose(peer.identity)
-            if self._read_no_more(peer):
-                job.shard.copy_pending(peer.slot)
-        job.come(hello, now)
+            self._stop_reading(peer)
+        if hello.incarnation > job.incarnations.setdefault(slot, hello.incarnation):
+            job.incarnations[slot] = hello.incarnation
+            job.shard.replace(slot)
+        job.left.pop(slot, None)
         if peer is None:
-            peer = job.peers[hello.slot] = Peer(hello, job, self._settings, self.counts)
+            peer = job.peers[slot] = Peer(hello, job.shard, self._settings, self.counts)
         peer.connect(identity, hello, number, now)
         self.peers[identity] = peer
         self.waiting[peer] = None
@@ -85,6 +121,67 @@ class Links:
         peer.welcome = Welcome(hello.session, self._boot, silence_ms, self.listener)
         self.welcomed(identity)
         self.say(identity, peer.welcome)
+
+    def lose(self, identity: bytes) -> None:
+        """The connection is gone, or is to be forgotten. No harm if it is none."""
+        peer = self.peers.pop(identity, None)
+        if peer is not None:
+            peer.disconnect()
+            self.forgotten(identity)
+
+    def close(self, peer: Peer) -> None:
+        """Nobody comes back for what this process has asked for."""
+        job, identity = self.job, peer.identity
+        assert job is not None
+        del job.peers[peer.slot]
+        job.left[peer.slot] = peer.heard
+        self.waiting.pop(peer, None)
+        self._stop_reading(peer)
+        peer.close()
+        self.leaving.append(peer)
+        if identity is not None:
+            del self.peers[identity]
+            self.forgotten(identity)
+        self._release_left()
+
+    def tick(self, now: float, stalled_s: float) -> None:
+        """Loses connections that have been silent for too long, and fails what waits for slots that have been so, or
+        have left. The shard stood still for `stalled_s`: it could not hear anybody."""
+        job = self.job
+        if job is None:
+            return
+        job.left = {slot: min(at + stalled_s, now) for slot, at in job.left.items()}
+        silence_s = self._settings.silence_s
+        absent = {slot: f"left {now - at:.1f} s ago" for slot, at in job.left.items() if now - at > silence_s}
+        for slot, peer in job.peers.items():
+            peer.heard = min(peer.heard + stalled_s, now)
+            if now - peer.heard > silence_s:
+                absent[slot] = f"has been silent for {now - peer.heard:.1f} s"
+                if peer.identity is not None:
+                    self.lose(peer.identity)
+        for peer in self.peers.values() if absent else ():
+            waits = [(request, job.shard.lacks(wait, absent)) for request, wait in peer.pulls.items()]
+            for request, step in peer.measures.items():
+                reason, missing = job.shard.step_waits_for(step)
+                waits.append((request, (reason, [slot for slot in missing if slot in absent])))
+            for request, found in waits:
+                if found is not None and found[1]:
+                    slot = found[1][0]
+                    self.fail(peer, request, FailureCode.LOST, f"slot {slot} {absent[slot]}: {found[0]}")
+
+    def drop(self, reason: str) -> None:
+        """The job is over, or cannot go on: its clients are told, and lost."""
+        job, reason = self.job, reason[:2048]
+        assert job is not None
+        self.reading.clear()
+        for peer in list(job.peers.values()):
+            self.say(peer.identity, Refused(RefusalCode.CLOSED, reason))
+            self.close(peer)
+        self.leaving.clear()
+        self.job = None
+        self._closed = {(job.name, job.shard.description.term): reason}
+
+    # --- Memory of this host: what the shard reads in a client's, and a client that is gone in the shard's
 
     def memory_of(self, peer: Peer) -> Array | None:
         """The memory that a client has brought on its connection, if it has, and its end is there."""
@@ -109,7 +206,7 @@ class Links:
 
     def read(self, peer: Peer, frame: int, runs: list[Run]) -> None:
         """These runs of a frame came in the client's memory, which is told once none of them waits there."""
-        buckets = peer.job.shard.buckets
+        buckets = peer.shard.buckets
         if any(buckets[run.bucket].reads(peer.slot, run) for run in runs):
             self.reading[peer, frame] = runs
         else:
@@ -117,12 +214,15 @@ class Links:
             peer.released.append(frame)
             self.waiting[peer] = None
 
-    def _read_no_more(self, peer: Peer) -> bool:
-        """Forgets what waits in a client's memory. Whether there was something."""
+    def _stop_reading(self, peer: Peer) -> None:
+        """The process may write its memory from now on: what waits there is copied."""
         frames = [one for one in self.reading if one[0] is peer]
         for one in frames:
             del self.reading[one]
-        return bool(frames)
+        if frames:
+            peer.shard.copy_pending(peer.slot)
+
+    # --- What is said to a client
 
     def say(self, identity: bytes | None, message: Message) -> None:
         """Sends a message before all values that have not left; nothing where there is no connection."""
@@ -133,43 +233,6 @@ class Links:
             self.outgoing.append((identity, encode(message)))
         else:
             self.outgoing.append((identity, peer.say(message)))
-
-    def lose(self, identity: bytes) -> None:
-        """The connection is gone, or is to be forgotten. No harm if it is none."""
-        peer = self.peers.pop(identity, None)
-        if peer is not None:
-            peer.disconnect()
-            self.forgotten(identity)
-
-    def leave(self, peer: Peer, now: float) -> None:
-        """The client has said good-bye."""
-        self.close(peer)
-        peer.job.leave(peer.slot, now)
-
-    def close(self, peer: Peer) -> None:
-        """Nobody comes back for what this process has asked for."""
-        identity = peer.identity
-        self.waiting.pop(peer, None)
-        if peer.job.peers.get(peer.slot) is peer:
-            del peer.job.peers[peer.slot]
-        if self._read_no_more(peer) and self.job is peer.job:
-            self.job.shard.copy_pending(peer.slot)  # The process may write them from now on.
-        peer.close()
-        self.leaving.append(peer)
-        if identity is not None:
-            del self.peers[identity]
-            self.forgotten(identity)
-        self._release_left()
-
-    def drop(self, job: Job, reason: str) -> None:
-        """The job is gone, and its connections are told and lost."""
-        self.job = None
-        reason = reason[:2048]
-        self._closed = {(job.name, job.shard.description.term): reason}
-        for peer in list(job.peers.values()):
-            self.say(peer.identity, Refused(RefusalCode.CLOSED, reason))
-            self.close(peer)
-        self.leaving.clear()
 
     def refuse(self, identity: bytes, error: ProtocolError) -> None:
         """What a peer said is none of this format, or asks for too much: it is told, and forgotten."""

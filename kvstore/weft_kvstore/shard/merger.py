@@ -356,7 +356,7 @@ class Merger:
         """Whether more values may wait for the peer; if not, the pull is refused."""
         peer: Peer = wait.link
         nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
-        if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
+        if nbytes <= peer.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
             return True
         detail = f"{nbytes} bytes of values in {runs} runs wait to be fetched already; wait for some of them"
         self._links.fail(peer, wait.request, FailureCode.REFUSED, detail)

@@ -1,15 +1,13 @@
-"""A client as its shard sees it: what it asks for, what is on its way, who is late. Pure."""
+"""A client as its shard sees it: what it asks for, and what is on its way. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait
-from weft_kvstore.description.check import digest
-from weft_kvstore.description.records import Mode
 from weft_kvstore.same_host.memory import SharedFrames
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
@@ -48,6 +46,13 @@ MAX_IDS_BYTES: Final = 1 << 28
 """Ids of rows that one connection's open pulls may hold: eight of the largest that a client makes."""
 
 
+MAX_QUEUED_COPIES: Final = 16
+"""How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
+
+MAX_QUEUED_TABLES: Final = 2
+"""The same for its tables, whose rows are copied when they are asked for."""
+
+
 @dataclass(slots=True)
 class Counts:
     """Counters that the shard's metrics show."""
@@ -84,12 +89,12 @@ class Peer:
     What passes is added to `counts`.
     """
 
-    def __init__(self, hello: Hello, job: Job, settings: LinkSettings, counts: Counts) -> None:
+    def __init__(self, hello: Hello, shard: JobShard, settings: LinkSettings, counts: Counts) -> None:
         self.slot = hello.slot
-        self.job = job
+        self.shard = shard
         self.counts = counts
         self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
-        self.shared = SharedFrames(job.shard.shared_memory)
+        self.shared = SharedFrames(shard.shared_memory)
         self.connections: set[bytes] = set()
         self.pulls: dict[int, PullWait] = {}
         self.failed: dict[int, Failed] = {}
@@ -98,6 +103,8 @@ class Peer:
         """The last request that has changed hyper-parameters."""
         self.open_entries = 0
         self.ids_bytes = 0
+        self.most_queued = MAX_QUEUED_COPIES * shard.nbytes + MAX_QUEUED_TABLES * shard.table_bytes
+        """Bytes of values that may wait for it."""
         self._answers: dict[int, dict[int, AnswerRun]] = {}
         """The runs of each request that wait in the outbox, by their id()."""
 
@@ -106,6 +113,8 @@ class Peer:
         self.identity: bytes | None = identity
         self.connections.add(identity)
         self.hello = hello
+        self.heard = now
+        """When the last message came."""
         self.sent = 0
         """Messages that were sent on this connection: the number of the last one."""
         self.received = number
@@ -227,131 +236,3 @@ class Peer:
 def _release(fragments: Iterable[Fragment[AnswerEntry, Pin]]) -> None:
     for run, first, count, *_ in fragments:
         run.owner.release(run.begin + first, count)
-
-
-# --- Whom a job's steps wait for: from when a step's gradients came, slot by slot -------------------------------------
-# Only where a step applies once all slots are in. A slot is in when it has sent the last of a step; of each step the
-# slot that came last is the one that the others waited for, since the first of them was in.
-
-
-STEPS_KEPT: Final = 4
-"""Steps that may be open at once: slots are no further apart."""
-
-
-class Stragglers:
-    """`waited[slot]`: seconds that steps waited for a slot which came last. `_arrived[step][slot]`: when it was last
-    heard to send something of a step that is not judged."""
-
-    def __init__(self, slots: Iterable[int]) -> None:
-        self._slots = frozenset(slots)
-        self.waited: dict[int, float] = {}
-        self.newest = -1
-        """The newest step that something has come of; -1 before there is one."""
-        self._arrived: dict[int, dict[int, float]] = {}
-        self._judged = -1
-
-    def arrived(self, slot: int, step: int, now: float) -> None:
-        """Something of a step has come from a slot: it is not through with it before."""
-        if slot not in self._slots:
-            return
-        self.newest = max(self.newest, step)
-        if step <= self._judged or len(self._slots) == 1:
-            return
-        at = self._arrived.get(step)
-        if at is None:
-            at = self._arrived[step] = {}
-        at[slot] = now
-        if step - 1 in self._arrived and len(at) == len(self._slots):
-            self._judge(step - 1)
-        while len(self._arrived) > STEPS_KEPT:
-            self._judge(min(self._arrived))
-
-    def waits(self, now: float) -> tuple[int, float] | None:
-        """The slot most waited for so far, and the seconds; what is waited for just now counts. None: nobody was."""
-        waited = dict(self.waited)
-        for at in list(self._arrived.values()):
-            here = dict(at)
-            for slot in self._slots - here.keys() if here else ():
-                waited[slot] = waited.get(slot, 0.0) + max(now - min(here.values()), 0.0)
-        return max(((slot, seconds) for slot, seconds in waited.items()), key=lambda one: one[1], default=None)
-
-    def _judge(self, step: int) -> None:
-        for one in sorted(self._arrived):
-            if one > step:
-                break
-            at = self._arrived.pop(one)
-            if len(at) > 1:
-                last = max(at, key=at.__getitem__)
-                self.waited[last] = self.waited.get(last, 0.0) + at[last] - min(at.values())
-        self._judged = max(self._judged, step)
-
-
-# --- The job of a shard -----------------------------------------------------------------------------------------------
-
-
-MAX_QUEUED_COPIES: Final = 16
-"""How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
-
-MAX_QUEUED_TABLES: Final = 2
-"""The same for its tables, whose rows are copied when they are asked for."""
-
-
-@dataclass(slots=True)
-class Job:
-    """The job of this shard. By slot: the newest incarnation, when it was last heard, its process, connected or not.
-    `left` has those that have said good-bye since, and when: they are not heard then."""
-
-    shard: JobShard
-    incarnations: dict[int, int] = field(default_factory=dict)
-    heard: dict[int, float] = field(default_factory=dict)
-    left: dict[int, float] = field(default_factory=dict)
-    peers: dict[int, Peer] = field(default_factory=dict)
-    digest: bytes = field(init=False)
-    stragglers: Stragglers = field(init=False)
-    most_queued: int = field(init=False)
-    """Bytes of values that may wait for one connection."""
-
-    def __post_init__(self) -> None:
-        self.most_queued = MAX_QUEUED_COPIES * self.shard.nbytes + MAX_QUEUED_TABLES * self.shard.table_bytes
-        self.digest = digest(self.shard.description)
-        description = self.shard.description
-        together = {slot for key in description.keys for slot in key.slots} if description.mode is Mode.SYNC else ()
-        self.stragglers = Stragglers(together)
-
-    @property
-    def name(self) -> str:
-        return self.shard.description.job
-
-    def leave(self, slot: int, now: float) -> None:
-        """The slot has said good-bye."""
-        self.heard.pop(slot, None)
-        self.left[slot] = now
-
-    @property
-    def connected(self) -> list[Peer]:
-        """The clients that have a connection."""
-        return [peer for peer in list(self.peers.values()) if peer.identity is not None]
-
-    def come(self, hello: Hello, now: float) -> None:
-        """The slot is here, for the first time or again; what an older incarnation has pushed and is not merged is
-        gone."""
-        slot = hello.slot
-        if hello.incarnation > self.incarnations.get(slot, -1):
-            if slot in self.incarnations:
-                self.shard.replace(slot)
-            self.incarnations[slot] = hello.incarnation
-        self.left.pop(slot, None)
-        self.heard[slot] = now
-
-    def after_stall(self, stall_s: float, now: float) -> None:
-        """The shard stood still for so long: it could not hear anybody."""
-        for times in (self.heard, self.left):
-            times.update({slot: min(now, at + stall_s) for slot, at in times.items()})
-
-    def absent(self, now: float, silence_s: float) -> dict[int, str]:
-        """The slots that have not been here for so long, each with the words that say so."""
-        reasons = {slot: f"left {now - at:.1f} s ago" for slot, at in self.left.items() if now - at > silence_s}
-        for slot, at in self.heard.items():
-            if now - at > silence_s:
-                reasons[slot] = f"has been silent for {now - at:.1f} s"
-        return reasons

@@ -22,10 +22,17 @@ from store_cluster import WAIT_S, key_of, store_of, wait_until_shared
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings
-from weft_kvstore.serving.metrics import METRICS, ShardCollector, counted, metrics_served, summed
+from weft_kvstore.serving.metrics import (
+    METRICS,
+    STEPS_KEPT,
+    ShardCollector,
+    Stragglers,
+    counted,
+    metrics_served,
+    summed,
+)
 from weft_kvstore.serving.shard_server import STAGES, ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.peer import STEPS_KEPT, Stragglers
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
