@@ -35,8 +35,9 @@ SETS_WAITING: Final = 2
 """Versions of one key for which values that were set may wait at once."""
 
 SETS_KEPT: Final = 1 << 16
-"""How many of the last calls that set something a shard knows again, of a bucket or table, should they come again after
-a broken connection; so a client has no more of them open. Each takes some 0.5 KiB."""
+"""How many of the last calls that set something in a bucket or table a shard knows again, those of all slots together.
+One that is repeated after a broken connection, and after so many others, is taken in twice. A client has no more open.
+Each takes some 0.5 KiB."""
 
 
 MAX_PORT: Final = (1 << 16) - 1

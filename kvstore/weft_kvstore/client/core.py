@@ -69,9 +69,8 @@ ANSWERS_S: Final = 2.5
 QUIET_S: Final = 60.0
 """Between two calls that are logged: where every step takes long, a line for each would drown the others."""
 
-MOST_SILENT: Final = 64
-"""Failed steps of a key that are remembered if the shards were silent; a caller that pushes on after so many failures
-does not check its futures."""
+MOST_FAILED: Final = 64
+"""Failed steps of a key that are remembered, the lowest: versions wait for these first."""
 
 UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
 
@@ -147,8 +146,12 @@ class ClientCore:
         self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps whose push has failed, and was not made again; until then no later version comes. Noted
         before the future of the push ends. Other threads may read it, and take a step out that they push again."""
+        self._failed_pushes: list[tuple[Operation, int, BaseException]] = []
+        """What `fail_pulls` is to note: pushes that have failed, their steps and errors."""
+        self._leaving: list[Outcome] = []
+        """Pushes that have failed while libzmq reads their arrays: `outcomes`, once shards have what was sent."""
         self.to_close: set[int] = set()
-        """Shards whose connections have large parts of operations that have failed: to be closed before futures end."""
+        """Shards whose connections are to be closed before futures end, as libzmq reads arrays of what has failed."""
         self._setting: dict[int, Operation] = {}
         self._held: list[tuple[Operation, set[int]]] = []
         self._sent_last: dict[int, tuple[int, int]] = {}
@@ -341,6 +344,8 @@ class ClientCore:
         for frame in frames:
             fragments: Sequence[SentFragment] = link.outbox.acknowledge(frame, now)
             self._delivered(link, link.shared.arrived(frame, fragments) if link.shared.frames else fragments)
+        if self._leaving:
+            self._end_arrived(now)
 
     def _delivered(self, link: ClientLink, fragments: Sequence[SentFragment]) -> None:
         for run, _, count, *_ in fragments:
@@ -360,7 +365,6 @@ class ClientCore:
             if operation.sets:
                 operation.refusal = error
             else:
-                link.refused_frame = message.frame
                 self.end(operation, None, error)
             return
         for run in link.outbox.requeue_run(message.frame, message.run):
@@ -386,11 +390,13 @@ class ClientCore:
             if link.tick(now) or link.refused is not None:
                 for operation in [one for one in self.open.values() if link.shard in one.pending]:
                     self.end(operation, None, self._lost_error(link, operation))
+        self._end_arrived(now)
         if asked := self._end_overdue(now) + self._log_long_wait(now):
             for link in self.links:
                 if here := [number for number in asked if number in link.requests]:
                     link.say(Why(here[:MAX_RUNS]))
-        due_at = next((one.due_at for one in self.open.values()), math.inf)
+        due_at = min([one.due_at for one, *_ in self._leaving], default=math.inf)
+        due_at = min(due_at, next((one.due_at for one in self.open.values()), math.inf))
         ask_at = next((one.due_at for one in self.open.values() if one.number > self._asked), math.inf)
         pings = [link.next_tick() for link in self.links]
         self.tick_at = self._next_tick_at = min(due_at, ask_at - self._ask_before_s, *pings)
@@ -400,32 +406,33 @@ class ClientCore:
         self._setting.clear()
         for operation in list(self.open.values()):
             self.end(operation, None, StoreClosedError(f"{self.name_of(operation)}: {reason}"))
+        self._end_arrived(math.inf)
         for link in self.links:
             link.say(Bye())
 
-    def _push_failed(self, push: Operation, step: int, error: BaseException) -> None:
-        """Notes it, and fails the pulls that wait for it; unless the step was pushed again."""
-        if isinstance(error, PushedTwiceError):  # They wait for the first one.
-            return
-        keys = set(push.sends)
-        for other in self.open.values():
-            if other.pushes == step:
-                keys.difference_update(other.sends)
-        if keys and not isinstance(error, StoreClosedError):  # Else nobody can push it again.
+    def fail_pulls(self) -> None:
+        """Notes the pushes that have failed, and fails the pulls that wait for them; unless the step was pushed again.
+        It precedes `end_futures`."""
+        pushes, self._failed_pushes = self._failed_pushes, []
+        again = {(key, one.pushes) for one in self.open.values() for key in one.sends} if pushes else ()
+        for push, step, error in pushes:
+            if isinstance(error, PushedTwiceError | StoreClosedError):
+                continue  # Pulls wait for the first of both; once the store is closed nobody can push it again.
+            keys = [key for key in push.sends if (key, step) not in again]
             kept = noted(error)
             for key in keys:
                 failed = self.failed.setdefault(self._names[key], {})
-                if lacks(error) or len(failed) < MOST_SILENT:
-                    failed[step] = kept
-            if lacks(error):
+                failed[step] = kept
+                if len(failed) > MOST_FAILED:
+                    failed.pop(max(failed), None)
+            if keys and lacks(error):
                 _log.warning("it has to be pushed again: %s", error)
-        for other in [*self.open.values()]:
-            if other.is_pull and other.version > step and not keys.isdisjoint(other.reads):
-                self._fail_pull(other, error, str(error))
+        for other in [*self.open.values()] if pushes else ():
+            self._fails_with_push(other)
 
     def _fails_with_push(self, operation: Operation) -> bool:
-        """Ends a pull whose version does not come, as a push before it has failed. A step that is pushed again has not
-        failed."""
+        """Ends a pull whose version does not come, as a push before it has failed; one that has gradients to send, once
+        the shards have these: they count. Whether it has ended. A step that is pushed again has not failed."""
         if operation.pushes is not None:
             for key in operation.sends:
                 self.failed.get(self._names[key], {}).pop(operation.pushes, None)
@@ -437,18 +444,12 @@ class ClientCore:
                 lost = next((link.trouble for link in self.links if link.refused is not None), None)
                 if lost is not None and not lacks(error):
                     text = f"{text}; since then: {lost}"
-                return self._fail_pull(operation, error, text)
+                operation.refusal = type(error)(f"{self.name_of(operation)}: {text}")
+                if operation.sends and not operation.has_arrived:
+                    return False
+                self.end(operation, None, operation.refusal)
+                return True
         return False
-
-    def _fail_pull(self, pull: Operation, error: BaseException, text: str) -> bool:
-        """Ends a pull that waits for a push which has failed. One that has gradients to send fails once the shards have
-        them, and read the caller's arrays no more: they count. Whether it has ended."""
-        made = type(error) if isinstance(error, StoreError) else StoreError
-        pull.refusal = made(f"{self.name_of(pull)}: {text}")
-        if pull.sends and not pull.has_arrived:
-            return False
-        self.end(pull, None, pull.refusal)
-        return True
 
     def end(self, operation: Operation, result: Any, error: BaseException | None) -> None:
         """Ends an operation, unless it has ended. Whatever is raised meanwhile, it is in `open` or in `outcomes`."""
@@ -457,8 +458,9 @@ class ClientCore:
         self.outcomes.append((operation, result, error))
         operation.ended = True
         operation.close()
-        if error is not None:
-            self._withdraw(operation)
+        if error is not None and self._withdraw(operation, error):
+            self._leaving.append(self.outcomes[-1])
+            self.outcomes.pop()
         for runs in operation.runs.values():
             for run in runs:
                 run.cancelled = True  # A connection that breaks now need not bring it again.
@@ -469,7 +471,7 @@ class ClientCore:
             self.encoders.step_ended(operation.ends_step)
         self.open.pop(operation.number, None)
         if error is not None and operation.pushes is not None and not operation.has_arrived:
-            self._push_failed(operation, operation.pushes, error)
+            self._failed_pushes.append((operation, operation.pushes, error))
         if self._setting.pop(operation.number, None) is not None:
             held, self._held = self._held, []
             for one, before in held:
@@ -483,6 +485,7 @@ class ClientCore:
     def end_futures(self) -> None:
         """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits. Where a
         signal's handler raises meanwhile, another call ends all of them."""
+        self.fail_pulls()
         for operation, result, error in self.outcomes:
             if operation.future.has_ended:
                 continue
@@ -492,17 +495,35 @@ class ClientCore:
                 operation.future.set_result(result)
         self.outcomes.clear()
 
-    def _withdraw(self, operation: Operation) -> None:
-        """Cancels what has not left of an operation that fails, and its requests."""
+    def _withdraw(self, operation: Operation, error: BaseException) -> bool:
+        """Cancels what has not left of an operation that fails, and its requests. Whether it ends later, since libzmq
+        reads its arrays and its shards live: once they have acknowledged that."""
+        is_leaving = False
         for shard in operation.pending:
             link = self.links[shard]
-            if link.has_left(operation):
-                self.to_close.add(shard)
+            if link.reads(operation):
+                if lacks(error):
+                    is_leaving = True
+                else:
+                    self.to_close.add(shard)
             for run in operation.runs.get(shard, ()):
                 link.outbox.cancel(run)
             if not operation.outlives_failure and link.requests.pop(operation.number, None) is not None:
                 for message in operation.withdraw(shard):
                     link.say(message)
+        return is_leaving
+
+    def _end_arrived(self, now: float) -> None:
+        """Ends failed pushes that libzmq reads no more. The others wait until they are overdue, or their shard is."""
+        for outcome in [*self._leaving]:
+            operation = outcome[0]
+            links = [link for link in self.links if link.reads(operation)]
+            if operation.due_at <= now or any(link.refused is not None or link.lost is not None for link in links):
+                self.to_close.update([link.shard for link in links])
+                links = []
+            if not links:
+                self.outcomes.append(outcome)
+                self._leaving.remove(outcome)
 
     def _unprepared(self, operation: Operation, error: Exception) -> StoreError:
         """The error of an operation that could not be prepared."""

@@ -129,9 +129,6 @@ class ClientLink:
     shard said so and it may pass; `is_taken`: another process has the slot. `session` counts connections from 1.
     """
 
-    refused_frame = 0
-    """The frame of which the shard has refused a run last: it is not acknowledged, but has arrived."""
-
     def __init__(
         self,
         shard: int,
@@ -336,12 +333,13 @@ class ClientLink:
         self.refused = reason
         self.at_fault = at_fault
 
-    def has_left(self, operation: Operation) -> bool:
-        """Whether a large frame is under way that has some of an operation, and no shared memory does."""
+    def reads(self, operation: Operation) -> bool:
+        """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no
+        socket's, and what more than one array is in is a copy."""
         return any(
-            frame.nbytes >= COPIED_BYTES and any(one.run.owner is operation for one in frame.fragments)
+            frame.nbytes >= COPIED_BYTES and frame.fragments[0].run.owner is operation
             for number, frame in self.outbox.frames.items()
-            if number not in self.shared.frames and number != self.refused_frame
+            if number not in self.shared.frames
         )
 
     def disconnected(self, now: float) -> None:

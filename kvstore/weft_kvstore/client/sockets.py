@@ -313,6 +313,7 @@ class ClientSockets:
         """Ends the futures of operations that have ended. What has failed is read no more: its connection is closed
         before, where libzmq may have large parts of it."""
         core = self.core
+        core.fail_pulls()
         while core.to_close:
             shard = core.to_close.pop()
             core.disconnected(shard, time.monotonic())

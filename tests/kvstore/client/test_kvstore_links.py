@@ -15,8 +15,9 @@ from store_cluster import key_of, store_of
 from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
 from weft_kvstore.bucket.pulls import BucketPulls, PullWait
-from weft_kvstore.client.core import LOG_AFTER_S, MOST_SILENT, QUIET_S, ClientCore
+from weft_kvstore.client.core import LOG_AFTER_S, MOST_FAILED, QUIET_S, ClientCore
 from weft_kvstore.client.link import LinkState
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
@@ -348,6 +349,7 @@ def fails(client: ClientCore, future: Future[Any], error: StoreError) -> None:
     """Its operation fails; its future does so only later, on the thread that does the I/O."""
     (operation,) = [one for one in client.open.values() if one.future is future]
     client.end(operation, None, error)
+    client.fail_pulls()
 
 
 def test_a_pushpull_behind_a_push_that_has_failed_fails_once_its_gradients_have_arrived() -> None:
@@ -401,20 +403,20 @@ def test_pulls_fail_with_the_push_that_they_wait_for_and_those_after_it_until_it
     assert list(client.failed["w"]) == [1, 0]
     client.end_futures()
     what = f"slot 0: pull of {'rows of ' if rows else ''}key 'w', version"
-    told = [None, f"{what} 1: far", f"{what} 2: late", f"{what} 3: late"]
+    again = "step {0} has to be pushed again, with step={0}; its push failed: {1}".format
+    late = again(1, "late")
+    told = [None, f"{what} 1: {again(0, 'far')}", f"{what} 2: {late}", f"{what} 3: {late}"]
     assert [str(one.exception(0)) if one.done() else None for one in pulled] == told
     for version in (1, 3):
         later = pull(version)
         client.end_futures()
         with pytest.raises(StoreRefusedError) as raised:
             later.result(0)
-        assert (
-            str(raised.value) == f"{what} {version}: step 0 has to be pushed again, with step=0; its push failed: far"
-        )
-    again = push(0)
-    with pytest.raises(StoreTimeoutError, match="step 1 has to be pushed again, with step=1; its push failed: late"):
+        assert str(raised.value) == f"{what} {version}: {again(0, 'far')}"
+    pushed_again = push(0)
+    with pytest.raises(StoreTimeoutError, match=late):
         ended(simulation, pull(2))
-    assert ended(simulation, again) is None
+    assert ended(simulation, pushed_again) is None
     ended(simulation, push(1))
     assert ended(simulation, pull(3)).tolist() == ([[-3.0] * 2] * 2 if rows else [-3.0] * 10)
 
@@ -439,12 +441,33 @@ def test_of_a_client_that_closes_nothing_has_to_be_pushed_again(caplog: pytest.L
     assert (client.failed, caplog.text) == ({}, "")
 
 
-def test_of_pushes_that_fail_silently_some_are_remembered() -> None:
+@pytest.mark.parametrize("error", [StoreLostError("silent"), StoreRefusedError("far")])
+def test_of_pushes_that_fail_the_lowest_steps_are_remembered(error: StoreError) -> None:
     simulation = Simulation(described(zero("w", (10,), 1), slots=1), LINK)
     store, client = simulation.stores[0], simulation.clients[0]
-    for step in range(2 * MOST_SILENT):
-        fails(client, store.push("w", step, ones(10)), StoreLostError("silent"))
-    assert list(client.failed["w"]) == list(range(MOST_SILENT))
+    for step in reversed(range(2 * MOST_FAILED)):
+        fails(client, store.push("w", step, ones(10)), error)
+    assert sorted(client.failed["w"]) == list(range(MOST_FAILED))
+
+
+def test_pushes_that_fail_together_are_noted_in_one_pass_over_what_is_open() -> None:
+    class Counted(dict[int, Operation]):
+        passes = 0
+
+        def values(self) -> Any:
+            self.passes += 1
+            return super().values()
+
+    simulation = Simulation(described(zero("w", (10,), 1), slots=1), LINK)
+    store, client = simulation.stores[0], simulation.clients[0]
+    pushes = [store.push("w", step, ones(10)) for step in range(20)]
+    client.open = Counted(client.open)
+    for operation in [*client.open.values()]:
+        client.end(operation, None, StoreTimeoutError("late"))
+    client.open.passes = 0
+    client.end_futures()
+    assert all(one.done() for one in pushes)
+    assert client.open.passes <= 2
 
 
 @pytest.mark.parametrize("trouble", [None, "shard 0 has started anew and has lost its values"])
@@ -723,14 +746,58 @@ def test_values_in_memory_that_is_not_shared_any_more_break_the_connection_and_n
     assert "Values.at: the shard shares no memory" in str(link.refused)
 
 
-def test_a_large_push_that_a_shard_has_refused_is_under_way_no_more() -> None:
-    """Its connection goes on, while that of one that fails otherwise is closed, so that nobody reads its array."""
-    count = COPIED_BYTES // 4
-    made = msgspec.structs.replace(described(zero("w", (count,), 2)), slice_bytes=COPIED_BYTES)
-    simulation = Simulation(made, LinkSettings(same_host=False))
+def refused_push(shards: int = 1) -> tuple[Simulation, ClientCore, Future[None]]:
+    """A push of two large frames for each shard, as one of them has refused the first: the other has left too."""
+    count = 2 * shards * COPIED_BYTES // 4
+    made = msgspec.structs.replace(described(zero("w", (count,), 2), shards=shards), slice_bytes=COPIED_BYTES)
+    simulation = Simulation(
+        made, LinkSettings(same_host=False, frame_bytes=COPIED_BYTES, credit_bytes=2 * COPIED_BYTES)
+    )
     store, client = simulation.stores[0], simulation.clients[0]
     ended(simulation, store.pull("w", 0))
-    pushes = [store.push("w", step, ones(count)) for step in range(STEPS_AHEAD + 2)]
-    simulation.settle(ANY)
-    assert isinstance(pushes[-1].exception(0), StoreRefusedError)
-    assert (client.to_close, client.links[0].session) == (set(), 1)
+    pushes = [store.push("w", step, ones(count)) for step in range(STEPS_AHEAD + 1)]
+    simulation.finish(ANY, *pushes)
+    refused = store.push("w", STEPS_AHEAD + 1, ones(count))
+    while "w" not in client.failed:
+        assert simulation.step(ANY)
+    assert list(client.failed["w"]) == [STEPS_AHEAD + 1]
+    assert not refused.done()
+    return simulation, client, refused
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_large_push_that_was_refused_ends_once_its_frames_have_arrived_and_its_connection_goes_on(
+    shards: int,
+) -> None:
+    """Then its arrays may be written; and what else is under way need not be sent again."""
+    simulation, client, refused = refused_push(shards)
+    sessions = [link.session for link in client.links]
+    simulation.finish(ANY, refused)
+    assert isinstance(refused.exception(0), StoreRefusedError)
+    assert (client.to_close, [link.session for link in client.links]) == (set(), sessions)
+
+
+@pytest.mark.parametrize("how", ["overdue", "silent", "refused", "closed"])
+def test_it_ends_where_its_shard_does_not_take_the_rest_too_once_the_connection_is_closed(how: str) -> None:
+    simulation, client, refused = refused_push()
+    if how == "closed":
+        client.close("the store was closed")
+    elif how == "refused":
+        client.links[0].refuse("no more")
+        client.tick_at = simulation.now
+    elif how == "silent":
+        client.links[0].lost = "silent"
+        client.tick_at = simulation.now
+    else:
+        simulation.now = client.tick_at = client.links[0].heard = simulation.now + LinkSettings().request_timeout_s
+    client.tick(simulation.now)
+    assert client.to_close == {0}
+    client.end_futures()
+    assert isinstance(refused.exception(0), StoreRefusedError)
+
+
+def test_where_the_connection_breaks_it_ends_with_the_next_one() -> None:
+    simulation, client, refused = refused_push()
+    client.disconnected(0, simulation.now)
+    simulation.finish(ANY, refused)
+    assert (client.to_close, client.links[0].session) == (set(), 2)
