@@ -169,11 +169,12 @@ def ranges_alike(values: Array, offset: int = 0) -> list[Alike]:
 
 
 class Segment(NamedTuple):
-    """Slices `first` to before `stop`, and their elements; None where there is nothing to be had for them."""
+    """Slices `first` to before `stop`, and their elements, an array, or of a table its rows; None where there is
+    nothing to be had for them."""
 
     first: int
     stop: int
-    elements: Array | None
+    elements: Any
 
 
 # --- Sums of numbers without any rounding, so that no order or grouping of them can be told from the result -----------

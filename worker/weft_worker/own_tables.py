@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from weft_kvstore.arrays import Array
+from weft_kvstore.arrays import Array, Segment
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import PushRefusedError, StoreError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
@@ -70,13 +70,13 @@ class OwnTables:
                 continue
             given = gradients.get(name)
             if given is None:
-                table.accept(0, step, None)
+                table.accept(0, step, Segment(0, 1, None))
             else:
                 ids, rows = given[0], given[1].reshape(len(given[0]), table.layout.width)
                 count = check_ids(ids, self._keys[name], f"step {step} of key {name!r}")
                 found = summed_rows(ids, rows, count)
                 self._pushed += len(found.ids)
-                table.accept(0, step, self._placed(table, found))
+                table.accept(0, step, Segment(0, 1, [self._placed(table, found)]))
             while table.version <= step and _ended(table.merging()):
                 pass
 

@@ -7,7 +7,7 @@ shown to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 import numpy as np
@@ -16,13 +16,12 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import FEW, Array, Range, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket.pulls import BucketPulls
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.steps import BucketSteps, contradiction
+from weft_kvstore.bucket.steps import PendingSteps, extremes
 from weft_kvstore.bucket.sums import ADDED, GatedSums, Gradient, PendingSegments, SliceSum, sum_dtype
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, StoreDescription, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind
@@ -36,35 +35,22 @@ ADDED_EARLY_BYTES: Final = 1 << 16
 KEPT_GRADIENTS: Final = 4
 """So many of them wait to be added: a sum of several crosses memory once."""
 
-MOST_RESTORED: Final = 1 << 60
-"""Steps that a store may begin with: what is counted from there stays within 64 bits."""
 
-
-class Bucket:
-    """`_waiting` has, by the number of a slot and step, the gradients that came and are not applied, or that the slot
-    has none: of steps that are in (`BucketSteps.arrived`), and of at most STEPS_AHEAD steps that came before the one
-    before them. Where slots go together the gradients of a step are added in the order of slots: the last ones while
+class Bucket(PendingSteps):
+    """Where slots go together the gradients of a step are added in the order of slots: the last ones while
     the rule reads them, and large ones of the slots before as they come, so that a shard has no gradient of each."""
 
     def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
         `shared`: clients may read `values` where they are."""
-        self.count = len(spec.part)
-        """How many slices."""
-        bounds = spec.part.bounds // values.dtype.itemsize
-        self.spec = spec
-        self.bounds = bounds
-        self.steps = BucketSteps(spec.slots, self.count, is_sync=spec.is_sync)
+        super().__init__(spec, spec.part.bounds // values.dtype.itemsize)
+        self.spec: BucketSpec = spec
+        bounds = self.bounds
         self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
         self.sets = BucketSets(spec, self.steps.version, self.update.values, given)
         self.pulls = BucketPulls(spec, self.steps, self.sets, self.update)
         self._codec = None if spec.pushed is None else SliceCodec(spec.pushed, bounds)
         """What gradients come encoded with; None as they are."""
-        self.applied: Callable[[int, int, int, int], None] | None = None
-        """Told (slot, step, first, stop) of each slot's gradients when they are added, where somebody asks."""
-        self.reached: Callable[[int, int, int], None] | None = None
-        """Told (version, first, stop) of slices that have come to a version together, where somebody asks."""
-        self._waiting: dict[tuple[int, int], PendingSegments] = {}
         is_mean = spec.update is Update.MEAN
         self._sum_dtype = sum_dtype(values.dtype) if is_mean else None
         """In which gradients are added whose mean is wanted."""
@@ -126,32 +112,6 @@ class Bucket:
             where = f"{self.spec.named(run.first + error.slice_)}, step {run.step}"
             raise ProtocolError(f"payload: {where}, of a run from slice {run.first} on: {error}") from error
 
-    def push(self, slot: int, step: int, segments: Sequence[Segment]) -> list[Range]:
-        """Stores a slot's gradients of adjacent slices, as `check` and `accept` do; most come as the next step of their
-        slices. Returns the slices that may have a step complete."""
-        steps, first, stop = self.steps, segments[0].first, segments[-1].stop
-        index, is_sync = steps.indices.get(slot), self.spec.is_sync
-        if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
-            arrived = steps.arrived[:, first:stop]
-            least, greatest = _extremes(arrived)
-            is_next = least[index] == greatest[index] == step
-            if is_next and (not is_sync or step <= min(least) + STEPS_AHEAD):  # As nearly all are.
-                arrived[index] = step + 1
-                pending = self._waiting.get((index, step))
-                if pending is None:
-                    self._waiting[index, step] = PendingSegments(self.bounds, segments)
-                else:
-                    pending.put(*segments)
-                if self._adds_early:
-                    self._add_early(index, step, first, stop)
-                greatest[index] += 1
-                return [(first, stop)] if not is_sync or min(greatest) > step else []
-        self.check(slot, step, first, stop, pushes=True)
-        taken = [one for segment in segments for one in self.accept(slot, step, segment)]
-        for first, stop in taken if self._adds_early else ():
-            self._add_early(steps.indices[slot], step, first, stop)
-        return taken
-
     def _add_early(self, index: int, step: int, first: int, stop: int) -> None:
         """Adds the gradients of some slices that are next in the order of the sum, where that of a slot is new among
         them and some slot's are still missing. The last of them has the sum, the others ADDED."""
@@ -183,54 +143,13 @@ class Bucket:
             for segment in some:
                 self._waiting[one, step].put(segment)
 
-    def _order(self, step: int) -> Sequence[int]:
-        """The slots, by their numbers, in the order in which their gradients of a step are added."""
-        if self.spec.merge is Merge.ARRIVAL:
-            return [index for index, of in self._waiting if of == step]
-        return range(len(self.spec.slots))
-
-    def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
-        """Raises PushRefusedError if a slot's gradients, or its declaration that it has none, contradict what it sent
-        before, or are too many steps ahead."""
-        index = self.steps.index_of(slot, self._where(slot, step, first))
-        self.steps.check(index, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
-        waiting = self._waiting.get((index, step))
-        for segment in waiting.within(first, stop) if waiting is not None else ():
-            if (segment.elements is not None) != pushes:
-                where = self._where(slot, step, max(segment.first, first))
-                raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
-
-    def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:
-        """Stores what `check` has let pass: gradients, whose memory is the bucket's from then on, or that there are
-        none. Returns the slices that may have a step complete. What has arrived before changes nothing, so that each
-        push counts once."""
-        index = self.steps.indices[slot]
-        taken, early = self.steps.accept(index, step, segment.first, segment.stop)
-        if taken or early:
-            pending = self._waiting.setdefault((index, step), PendingSegments(self.bounds))
-            for first, stop in (*taken, *early):
-                pending.take(first, stop)  # What comes early again takes the place of what came first: it is the same.
-                pending.put(pending.part(segment, first, stop))
-        due = taken
-        while due and (waiting := self._waiting.get((index, step := step + 1))) is not None:
-            come = [(max(one.first, a), min(one.stop, b)) for a, b in due for one in waiting.within(a, b)]
-            due = [one for a, b in come for one in self.steps.accept(index, step, a, b)[0]]
-        return taken
-
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
         rule. The ranges that pulls may have waited for. Raises PushRefusedError."""
         pending, changed = PendingSegments(self.bounds), []
-        where = self._where(slot, version, segment.first)
-        if self.spec.gate is not None:
-            raise PushRefusedError(f"{where}: a store with commit cannot be restored: its steps begin at 0")
-        if version >= MOST_RESTORED:
-            raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
         new = self.sets.known.new(segment.first, segment.stop, origin)
         for low, high in new:
-            if not self.steps.untouched(low, high):
-                detail = "it cannot be restored: a step of it has begun; restore before anybody pushes"
-                raise PushRefusedError(f"{self._where(slot, version, low)}: {detail}")
+            self.check_restored(slot, version, low, high)
             if number > len(self.spec.state):
                 detail = f"the rule has {len(self.spec.state)} state arrays, not {number}"
                 raise PushRefusedError(f"{self._where(slot, version, low)}: {detail}")
@@ -297,7 +216,7 @@ class Bucket:
             first, stop = 0, self.count
         arrived, done = arrived[:, first:stop], done[first:stop]
         numbers = done.tolist() if done.size <= FEW else [int(done.min()), int(done.max())]
-        least, greatest = _extremes(arrived)
+        least, greatest = extremes(arrived)
         behind, last, oldest, newest = min(least), min(greatest), min(numbers), max(numbers)
         if last <= oldest:
             return None
@@ -388,25 +307,7 @@ class Bucket:
 
     def _widened(self, segment: Segment) -> Segment:
         """In the type of the sum."""
-        assert segment.elements is not None
         return segment._replace(elements=segment.elements.astype(self._sum_dtype or segment.elements.dtype, copy=False))
-
-    def _is_added(self, index: int, step: int, segments: Sequence[Segment]) -> None:
-        for first, stop, elements in segments:
-            self.steps.pushed[index, first:stop] = elements is not None
-            if self.applied is not None and elements is not None:
-                self.applied(self.spec.slots[index], step, first, stop)
-
-    def replace(self, slot: int) -> None:
-        """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""
-        index = self.steps.indices.get(slot)
-        if index is not None:
-            for of, step in [key for key in self._waiting if key[0] == index]:
-                pending = self._waiting[of, step]
-                pending.segments = [one for one in pending.segments if self.steps.through[index, one.first] > step]
-                if not pending.segments:
-                    del self._waiting[of, step]
-            self.steps.forget(index)
 
     def reads(self, slot: int, run: Run) -> bool:
         """Whether gradients of a slot's run that wait for their step are in the client's memory."""
@@ -418,20 +319,8 @@ class Bucket:
         index = self.steps.indices.get(slot)
         for pending in [some for (of, _), some in self._waiting.items() if of == index]:
             pending.segments = [
-                one._replace(elements=one.elements.copy()) if _is_elsewhere(one) else one  # type: ignore[union-attr]
-                for one in pending.segments
+                one._replace(elements=one.elements.copy()) if _is_elsewhere(one) else one for one in pending.segments
             ]
-
-    def _where(self, slot: int, step: int, slice_: int) -> str:
-        return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
-
-
-def _extremes(numbers: Array) -> tuple[list[int], list[int]]:
-    """The least and the greatest of each row of int64 numbers (rows, n)."""
-    if numbers.size <= FEW:
-        rows = numbers.tolist()
-        return [*map(min, rows)], [*map(max, rows)]
-    return np.minimum.reduce(numbers, axis=1).tolist(), np.maximum.reduce(numbers, axis=1).tolist()
 
 
 def _is_elsewhere(segment: Segment) -> bool:

@@ -158,7 +158,7 @@ class WaitingPulls:
     here. `versions` are those of `_waits`, in order."""
 
     def __init__(self, spec: UpdateSpec, steps: BucketSteps) -> None:
-        self._rules = spec
+        self._spec = spec
         self._steps = steps
         self._waits: dict[int, _Waits] = {}
         self.versions: list[int] = []
@@ -184,7 +184,7 @@ class WaitingPulls:
         if not self.versions:
             return []
         steps = self._steps
-        reached = steps.version if self._rules.is_sync or not steps.slots else steps.through
+        reached = steps.version if self._spec.is_sync or not steps.slots else steps.through
         count = bisect_right(self.versions, greatest(reached[..., first:stop]))
         return [one for version in self.versions[:count] for one in self._waits[version].near(first, stop)]
 
@@ -199,7 +199,7 @@ class WaitingPulls:
     def _version_of(self, wait: PullWait) -> int:
         """The version before which it is not answered; 0 where slices are at every version for it."""
         steps = self._steps
-        has_version = steps.slots and (self._rules.is_sync or wait.settled or wait.slot in steps.indices)
+        has_version = steps.slots and (self._spec.is_sync or wait.settled or wait.slot in steps.indices)
         return wait.version if has_version else 0
 
     def seen(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array | None:
@@ -208,7 +208,7 @@ class WaitingPulls:
         steps = self._steps
         if not steps.slots:
             return None
-        if self._rules.is_sync or wait.settled:
+        if self._spec.is_sync or wait.settled:
             found: Array = steps.version[first:stop]
             return found
         index = steps.indices.get(wait.slot)
@@ -225,17 +225,51 @@ class WaitingPulls:
 
     def _bound(self, wait: PullWait) -> int | None:
         """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
-        spec = self._rules
+        spec = self._spec
         return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
 
-    def missing(self, wait: PullWait, slice_: int = 0) -> tuple[str, list[int]]:
-        """What a pull waits for at a slice, in words, and the slots that are missing."""
-        steps, bound, seen = self._steps, self._bound(wait), self.seen(wait, slice_, slice_ + 1)
-        every = list(range(len(steps.slots)))
-        if bound is not None and (seen is None or seen[0] >= wait.version):
-            return steps.missing(slice_, bound, every)
-        own = every if wait.settled else [steps.indices[wait.slot]] if wait.slot in steps.indices else []
-        return steps.missing(slice_, wait.version, None if self._rules.is_sync else own)
+    def lacks(self, wait: PullWait, slice_: int) -> bool:
+        """Whether a pull waits at a slice until somebody sets a value."""
+        raise NotImplementedError
+
+    def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
+        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
+        ranges = wait.open.get(self._spec.number)
+        if wait.reading is not Reading.EXACT or ranges is None:
+            return None
+        for low, high in ranges.overlaps(first, stop):
+            beyond = self._steps.version[low:high] > wait.version
+            if beyond.any():
+                at = low + int(beyond.argmax())
+                return f"{self._spec.named(at)} is at version {self._steps.version[at]}: it has passed"
+        return None
+
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for here, in words, and the slots that are missing."""
+        for low, high in wait.open[self._spec.number]:
+            can = self.can(wait, low, high)
+            if not can.all():
+                return self._missing(wait, low + int(can.argmin()))
+        return "every slice was answered", []
+
+    def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
+        steps, spec, bound, seen = self._steps, self._spec, self._bound(wait), self.seen(wait, slice_, slice_ + 1)
+        every, is_there = list(range(len(steps.slots))), seen is None or bool(seen[0] >= wait.version)
+        if bound is not None and is_there:
+            text, missing = steps.missing(slice_, bound, every)
+        else:
+            own = every if wait.settled else [steps.indices[wait.slot]] if wait.slot in steps.indices else []
+            text, missing = steps.missing(slice_, wait.version, None if spec.is_sync else own)
+        key = spec.key_named(slice_)
+        if (is_there or not missing) and self.lacks(wait, slice_):
+            return f"{key} was never set: a worker has to call init", []
+        if not missing and spec.gate is not None:
+            version = int(steps.version[slice_])
+            text, missing = spec.gate.missing(version)
+            return f"{key} has seen {version} steps; {text}", missing
+        if missing and key == THE_BARRIER:
+            return f"waits for slots {listed(missing)} to call it", missing
+        return f"{key} {text}", missing
 
 
 class BucketPulls(WaitingPulls):
@@ -243,7 +277,7 @@ class BucketPulls(WaitingPulls):
 
     def __init__(self, spec: BucketSpec, steps: BucketSteps, sets: BucketSets, update: BucketUpdate) -> None:
         super().__init__(spec, steps)
-        self._spec = spec
+        self._spec: BucketSpec = spec
         self._sets = sets
         self._update = update
 
@@ -272,18 +306,6 @@ class BucketPulls(WaitingPulls):
         return [
             (*some, version) for low, high, version in alike for some in ranges_where(self.can(wait, low, high), low)
         ]
-
-    def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
-        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
-        ranges = wait.open.get(self._spec.number)
-        if wait.reading is not Reading.EXACT or ranges is None:
-            return None
-        for low, high in ranges.overlaps(first, stop):
-            beyond = self._steps.version[low:high] > wait.version
-            if beyond.any():
-                at = low + int(beyond.argmax())
-                return f"{self._spec.named(at)} is at version {self._steps.version[at]}: it has passed"
-        return None
 
     def answers(self, wait: PullWait, first: int, stop: int, version: int) -> list[AnswerRun]:
         """What answers it for slices that are `ready`, at a version, pinned until it has arrived."""
@@ -317,28 +339,8 @@ class BucketPulls(WaitingPulls):
             return False
         return bool((self._steps.base[first:stop] < version).all())
 
-    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
-        """What an open pull waits for here, in words, and the slots that are missing."""
-        for low, high in wait.open[self._spec.number]:
-            can = self.can(wait, low, high)
-            if not can.all():
-                return self._missing(wait, low + int(can.argmin()))
-        return "every slice was answered", []
-
-    def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
-        key = self._spec.key_named(slice_)
-        seen = self.seen(wait, slice_, slice_ + 1)
-        due = self._spec.is_sync and not (missing := self._steps.missing_in(slice_, int(self._steps.version[slice_])))
-        if self._sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
-            return f"{key} was never set: a worker has to call init", []
-        version = int(self._steps.version[slice_])
-        if due and self._spec.gate is not None:
-            detail, missing = self._spec.gate.missing(version)
-            return f"{key} has seen {version} steps; {detail}", missing
-        text, missing = self.missing(wait, slice_)
-        if missing and key == THE_BARRIER:
-            return f"waits for slots {listed(missing)} to call it", missing
-        return f"{key} {text}", missing
+    def lacks(self, wait: PullWait, slice_: int) -> bool:
+        return self._sets.lacks(slice_, slice_ + 1)
 
     def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer (stop - first) bool: none that was never set."""

@@ -103,9 +103,10 @@ class Gradient:
         origin = int(bounds[first])
         self.count = int(bounds[stop]) - origin
         one = layers[0][0]
-        assert one.elements is not None
         self.dtype: np.dtype[Any] = one.elements.dtype
-        self.array = one.elements if len(layers) == 1 and one.first == first and one.stop == stop else None
+        self.array: Array | None = (
+            one.elements if len(layers) == 1 and one.first == first and one.stop == stop else None
+        )
         """All of it, where it lies in one array already."""
         if self.array is not None:
             return

@@ -96,7 +96,6 @@ class BucketValues:
 
     def write(self, segment: Segment) -> None:
         """These are the elements of some slices."""
-        assert segment.elements is not None
         origin = self.bounds[segment.first]
         for low, high, elements in self.written(segment.first, segment.stop):
             np.copyto(elements, segment.elements[self.bounds[low] - origin : self.bounds[high] - origin])
@@ -190,6 +189,14 @@ THE_BARRIER: Final = "the barrier"
 """What errors call the barrier's key, of which no caller knows."""
 
 
+RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
+"""What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
+
+
+class RuleFailedError(Exception):
+    """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSpec:
     """Of bucket `number`, whether its keys are dense or a table. `piece_elements`: elements that the rule updates at
@@ -225,6 +232,20 @@ class UpdateSpec:
     def holds_at_once(self) -> bool:
         """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
         return not self.is_sync or not self.slots
+
+    def key_named(self, slice_: int) -> str:
+        """The words by which an error names the key of a slice."""
+        raise NotImplementedError
+
+    def named(self, slice_: int) -> str:
+        """The words by which an error names a slice."""
+        return self.key_named(slice_)
+
+    def failed(self, step: int, error: Exception, first: int = 0, last: int = 0) -> RuleFailedError:
+        """What to raise where the rule has failed on slices that were computed at once."""
+        where = self.named(first) if last == first else f"{self.named(first)} to {self.named(last)}"
+        detail = str(error) or type(error).__name__  # A MemoryError has no words.
+        return RuleFailedError(f"rule {self.rule.name!r} failed on {where}, step {step}: {detail}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,14 +288,6 @@ class BucketSpec(UpdateSpec):
 
 
 # --- Carries out updates of a bucket's slices: weights and the rule's state in, and out -------------------------------
-
-
-RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
-"""What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
-
-
-class RuleFailedError(Exception):
-    """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
 
 
 class BucketUpdate:
@@ -395,7 +408,7 @@ class BucketUpdate:
         except RULE_ERRORS as error:
             elements = self.values.bounds[low : high + 1] - self.values.bounds[low]
             first, last = (np.searchsorted(elements, [begin, max(end - 1, begin)], side="right") - 1).tolist()
-            raise self._failed(error, low + first, low + last, step) from error
+            raise spec.failed(step, error, low + first, low + last) from error
 
     def _pieces(self, low: int, high: int, step: int) -> Iterator[tuple[Hyper, int, int]]:
         """Elements of slices of a block that the rule gets at once, from 0 at slice `low`, and their hyper-parameters.
@@ -406,7 +419,7 @@ class BucketUpdate:
             try:
                 hyper = spec.hyper_by_key.get(key, spec.hyper).at(step)
             except RULE_ERRORS as error:  # A schedule's.
-                raise self._failed(error, first, first, step) from error
+                raise spec.failed(step, error, first, first) from error
             edges = (bounds[first : stop + 1] - bounds[low]).tolist()
             if spec.rule.whole or spec.rule.anywhere:
                 yield hyper, edges[0], edges[-1]
@@ -414,11 +427,3 @@ class BucketUpdate:
             for start, until in pairwise(edges):
                 for at in range(start, until, spec.piece_elements):
                     yield hyper, at, min(at + spec.piece_elements, until)
-
-    def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
-        """What to raise where the rule failed on slices that were computed at once."""
-        where = self._spec.named(first)
-        if last != first:
-            where = f"{where} to {self._spec.named(last)}"
-        detail = str(error) or type(error).__name__  # A MemoryError has no words.
-        return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {detail}")

@@ -17,7 +17,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Job, Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
-from weft_kvstore.tables.steps import AskedRows
+from weft_kvstore.tables.state import AskedRows
 from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, parts_at, runs_of
 from weft_kvstore.wire.messages import (
     NOBODY,

@@ -25,8 +25,8 @@ from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
 from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding import KeySlices, routing_of
-from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AskedRows, TableSpec
+from weft_kvstore.tables.state import AskedRows, TableState
+from weft_kvstore.tables.steps import TableSpec
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind
 
@@ -109,9 +109,10 @@ class JobShard:
                 self.buckets[bucket.number] = make_bucket(
                     description, self._routing, spec, shard, wanted, memory=memory
                 )
+        self.parts: dict[int, Bucket | TableState] = {**self.tables, **self.buckets}
+        """Both; a table is one slice."""
         if self.gate is not None:
-            slices = sum(one.count for one in self.buckets.values() if one.spec.slots)
-            self.gate.expect(slices + sum(1 for one in self.tables.values() if one.spec.slots))
+            self.gate.expect(sum(one.count for one in self.parts.values() if one.spec.slots))
 
     def close(self) -> None:
         """Gives back what tables have on disk, and gradients that wait in clients' memory. Nothing else is to be called
@@ -245,46 +246,38 @@ class JobShard:
         self.bucket(bucket).check_range(first, count, "Pull.first")
         wait.want(bucket, first, first + count)
 
-    def contributed(self, keys: Iterable[int]) -> tuple[list[TableState], dict[int, Ranges]]:
-        """What this shard has of these keys: tables, and slices by bucket. Raises ProtocolError."""
-        tables: list[TableState] = []
+    def contributed(self, keys: Iterable[int]) -> dict[int, Ranges]:
+        """What this shard has of these keys: slices by bucket, or table. Raises ProtocolError."""
         ranges: dict[int, Ranges] = {}
         for key in keys:
             if not key < len(self.description.keys):
                 raise ProtocolError(f"Barrier.nothing: key {key}, there are {len(self.description.keys)}")
             number = self._routing.bucket_of[key]
             if number in self.tables:
-                tables.append(self.tables[number])
+                ranges[number] = Ranges((0, 1))
             elif self.shard in self._routing.runs[key]:
                 first = self._routing.first_in_bucket[key][self.shard]
                 ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.runs[key][self.shard]))
-        return tables, ranges
+        return ranges
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
         if self.gate is not None:
             self.gate.replace(slot)
-        for bucket in self.buckets.values():
-            bucket.replace(slot)
-        for table in self.tables.values():
-            table.replace(slot)
+        for part in self.parts.values():
+            part.replace(slot)
         self.live.replace(slot)
 
     def waits_for(self, wait: PullWait) -> Reason:
         """What an open pull waits for; no slot is missing where all was answered."""
+        found = "every slice was answered", list[int]()
+        if wait.rows is not None and wait.rows.ids is None:
+            found = f"the ids of key {wait.rows.table.spec.key!r} have not all come", []
         for number in wait.open:
-            text, missing = self.buckets[number].pulls.waits_for(wait)
-            if missing:
-                return text, missing
-        if wait.rows is not None:
-            table: TableState = wait.rows.table
-            if wait.rows.ids is None:
-                return f"the ids of key {table.spec.key!r} have not all come", []
-            if not table.can_answer(wait):
-                return table.waits_for(wait)
-        for number in wait.open:
-            return self.buckets[number].pulls.waits_for(wait)
-        return "every slice was answered", []
+            found = self.parts[number].pulls.waits_for(wait)
+            if found[1]:
+                break
+        return found
 
     def lacks(self, wait: PullWait, absent: Collection[int]) -> Reason | None:
         """What an open pull waits for of slots that are `absent`, and which; None where nothing. There may be many
@@ -292,16 +285,11 @@ class JobShard:
         them."""
         every = self.gate is not None
         for number in wait.open:
-            bucket = self.buckets[number]
-            if every or _both(bucket.spec.slots, absent):
-                text, missing = bucket.pulls.waits_for(wait)
+            part = self.parts[number]
+            if every or _both(part.spec.slots, absent):
+                text, missing = part.pulls.waits_for(wait)
                 if lost := _both(missing, absent):
                     return text, lost
-        rows = wait.rows
-        if rows is not None and rows.ids is not None and (every or _both(rows.table.spec.slots, absent)):
-            text, missing = rows.table.waits_for(wait)
-            if lost := _both(missing, absent):
-                return text, lost
         return None
 
     def step_waits_for(self, step: int) -> Reason:
@@ -309,18 +297,13 @@ class JobShard:
         text, missing = self.step_gate("Measure").missing(step)
         if missing:
             return text, missing
-        for table in self.tables.values():
-            if table.spec.slots and table.version <= step:
-                behind = table.steps.counts.missing(0, step + 1, None)
-                if behind[1]:
-                    return f"key {table.spec.key!r} {behind[0]}", behind[1]
-        for bucket in self.buckets.values():
-            steps = bucket.steps
+        for part in self.parts.values():
+            steps = part.steps
             late = steps.arrived.min(axis=0) <= step if steps.slots else np.zeros(0, np.bool_)
             if late.any():  # The first slice that has not merged it.
                 at = int(late.argmax())
                 text, missing = steps.missing(at, step + 1, None)
-                return f"{bucket.spec.key_named(at)} {text}", missing
+                return f"{part.spec.key_named(at)} {text}", missing
         return text, missing
 
     def step_gate(self, message: str) -> StepGate:

@@ -136,7 +136,7 @@ class LiveHyper:
         for bucket in self._buckets.values():
             yield bucket.spec, bucket.steps, bucket.spec.part.key_indices
         for number, table in self._tables.items():
-            yield table.spec, table.steps.counts, np.array(self._routing.buckets[number].keys)
+            yield table.spec, table.steps, np.array(self._routing.buckets[number].keys)
 
     def _applied(self) -> tuple[int, int]:
         """The first step that some key has not applied (numbers of later steps alone are asked for), and the first

@@ -86,7 +86,7 @@ class Merger:
             detail = f"{wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             raise ProtocolError(f"Push.request: {detail}")
         ids, values = table.reader.rows(run)
-        is_due = table.push(slot, run.step, ids, values, run)
+        is_due = table.push_rows(slot, run.step, ids, values, run)
         if wait is not None:
             self._add_ids(wait, table, run, table.layout.rows_up, ids)
         if is_due:
@@ -94,19 +94,17 @@ class Merger:
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
-        tables, ranges = shard.contributed(keys)
-        for table in tables:  # All before any: what is refused changes nothing.
-            table.steps.check(slot, step, pushes=False)
-        runs = [(shard.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
-        for bucket, first, stop in runs:
-            bucket.check(slot, step, first, stop, pushes=False)
-        for table in tables:
-            if table.accept(slot, step, None):
-                self.merge_table(table)
-        taken = [(bucket, bucket.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs]
-        for bucket, accepted in taken:
+        ranges = shard.contributed(keys)
+        runs = [(shard.parts[number], first, stop) for number, some in ranges.items() for first, stop in some]
+        for part, first, stop in runs:  # All before any: what is refused changes nothing.
+            part.check(slot, step, first, stop, pushes=False)
+        taken = [(part, part.accept(slot, step, Segment(first, stop, None))) for part, first, stop in runs]
+        for part, accepted in taken:
             for low, high in accepted:
-                self.merge(bucket, low, high)
+                if isinstance(part, TableState):
+                    self.merge_table(part)
+                else:
+                    self.merge(part, low, high)
 
     def set(self, shard: JobShard, slot: int, run: Run, origin: Hashable) -> None:
         """Sets or restores a run of slices or of a table's chunks, in order with what is pushed. `origin` tells the
@@ -124,8 +122,7 @@ class Merger:
                 changed_rows = table.restore(slot, run.step, rows, origin, run.first, run.stop, is_value=is_value)
             if changed_rows:
                 self.merge_table(table)
-                for wait in table.answerable():
-                    self._begin_answer(wait, table)
+                self._answer_range(table, 0, 1)
             return
         bucket = shard.bucket(run.bucket)
         (segment,) = bucket.segments_of(run if len(run.parts) == 1 else run.copied())
@@ -152,12 +149,8 @@ class Merger:
         """Takes in chunks of the ids of a pull: it is answered once all are here, and its version is."""
         if not wait.rows.add(run, chunk_rows, ids):
             return
-        if table.can_answer(wait):
-            self._begin_answer(wait, table)
-        elif wait.reading is Reading.EXACT and (passed := table.passed(wait)) is not None:
-            self._links.fail(wait.link, wait.request, FailureCode.PASSED, passed)
-        else:
-            table.pulls.wait_for(wait)
+        wait.want(run.bucket, 0, 1)
+        self._answer_open(wait, table)
 
     def merge_committed(self, shard: JobShard) -> None:
         """A step was committed: buckets and tables that waited for that are merged."""
@@ -171,12 +164,15 @@ class Merger:
     def ask(self, wait: PullWait, shard: JobShard) -> None:
         """Answers what a pull asks of buckets, as far as it can be now; for the rest it waits."""
         for number in list(wait.open):
-            bucket = shard.buckets[number]
-            self._answer_or_refuse(bucket, wait, 0, bucket.count)
+            self._answer_open(wait, shard.parts[number])
             if wait.dropped:
                 return
-            if number in wait.open:
-                bucket.pulls.wait_for(wait, *wait.open[number].span)
+
+    def _answer_open(self, wait: PullWait, part: Bucket | TableState) -> None:
+        number = part.spec.number
+        self._answer_or_refuse(part, wait, 0, part.count)
+        if number in wait.open:
+            part.pulls.wait_for(wait, *wait.open[number].span)
 
     def clear(self, shard: JobShard) -> None:
         """Forgets all work for a job."""
@@ -261,21 +257,24 @@ class Merger:
         """The job ends: a rule has failed, which names the key, or there is no memory to do something."""
         self._fail_job(f"no memory to {doing}: {error}" if isinstance(error, MemoryError) else str(error))
 
-    def _answer_range(self, bucket: Bucket, first: int, stop: int) -> None:
-        pulls = bucket.pulls
+    def _answer_range(self, part: Bucket | TableState, first: int, stop: int) -> None:
+        pulls = part.pulls
         for wait in pulls.waiting(first, stop):
             if not wait.dropped:  # An answer may lose the connection of those behind it.
-                self._answer_or_refuse(bucket, wait, first, stop)
-                if bucket.spec.number not in wait.open:
+                self._answer_or_refuse(part, wait, first, stop)
+                if part.spec.number not in wait.open:
                     pulls.forget(wait)
 
-    def _answer_or_refuse(self, bucket: Bucket, wait: PullWait, first: int, stop: int) -> None:
-        for low, high, version in bucket.pulls.ready(wait, first, stop):
-            self.answer_range(wait, bucket, low, high, version)
+    def _answer_or_refuse(self, part: Bucket | TableState, wait: PullWait, first: int, stop: int) -> None:
+        for low, high, version in part.pulls.ready(wait, first, stop):
+            if isinstance(part, TableState):
+                self._begin_answer(wait, part, version)
+            else:
+                self.answer_range(wait, part, low, high, version)
             if wait.dropped:
                 return
         if wait.reading is Reading.EXACT:
-            passed = bucket.pulls.passed(wait, first, stop)
+            passed = part.pulls.passed(wait, first, stop)
             if passed is not None:
                 self._links.fail(wait.link, wait.request, FailureCode.PASSED, passed)
 
@@ -295,29 +294,27 @@ class Merger:
         one.merge_is_due = False
         try:
             while (yield from one.merging()):
-                for wait in one.answerable():
-                    self._begin_answer(wait, one)
-                if not one.steps.holds:
+                self._answer_range(one, 0, 1)
+                if not one.has_waiting:
                     return
                 if one.todo:  # Who waits must not wait for as long as gradients come.
                     self.merge_table(one)
                     return
         except (RuleFailedError, MemoryError) as error:
-            self._fail(error, f"merge {one.spec.at_step(one.version)}")
+            self._fail(error, f"merge step {one.version} of {one.spec.named(0)}")
 
-    def _begin_answer(self, wait: PullWait, one: TableState) -> None:
-        if wait.dropped:  # The answer before it may have ended the job.
-            return
-        answering = self.answer(wait, one)
-        if one.fits_one_piece(wait):
+    def _begin_answer(self, wait: PullWait, table: TableState, version: int) -> None:
+        wait.answered(table.spec.number, 0, 1)  # It waits no longer, but for its turn.
+        answering = self.answer(wait, table, version)
+        if table.pulls.fits_one_piece(wait):
             for _ in answering:
                 pass
         else:
-            self._add_to(one, answering)
+            self._add_to(table, answering)
 
     # --- What answers a pull goes into its peer's outbox
 
-    def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
+    def answer(self, wait: PullWait, table: TableState, version: int) -> Iterator[None]:
         """A table's answer to a pull, if it is not given up; stops after each piece of it."""
         if wait.dropped:  # The answer before it may have lost the connection.
             return
@@ -326,7 +323,7 @@ class Merger:
         if not self._may_queue(wait):
             return
         try:
-            for part in table.answers(wait):
+            for part in table.pulls.answers(wait, version):
                 if part is not None:
                     peer.put(part)
                     continue

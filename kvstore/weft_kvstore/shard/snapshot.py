@@ -103,15 +103,15 @@ class Capture:
             self._left = 0
             done(missed)
             return
+        for number, part in shard.parts.items():
+            part.reached = partial(self._reached, number)
         for number, bucket in shard.buckets.items():
-            bucket.reached = partial(self._reached, number)
             here = bucket.steps.version == step
             for first, stop in ranges_where(here if bucket.spec.slots else np.ones_like(here), 0):
                 self._reached(number, step, first, stop)
         for number, table in shard.tables.items():
-            table.reached = partial(self._table_reached, number)
             if table.is_quiet_at(step):
-                self._table_reached(number, step)
+                self._reached(number, step, 0, 1)
         self._guarded(lambda: 1)
 
     def drop(self) -> None:
@@ -121,26 +121,24 @@ class Capture:
             self._release()
 
     def _reached(self, number: int, version: int, first: int, stop: int) -> None:
-        """Slices of a bucket are at a version."""
-
-        def take() -> int:
-            self._pins.extend(_captured(self._shard.buckets[number], self._views[number], first, stop))
-            return stop - first
-
+        """Slices of a bucket, or a table, are at a version."""
         if version == self._step:
-            self._guarded(take)
+            table = self._shard.tables.get(number)
+            if table is not None:
+                self._guarded(partial(self._take_table, number, table))
+            else:
+                self._guarded(partial(self._take_slices, number, first, stop))
 
-    def _table_reached(self, number: int, version: int) -> None:
-        def take() -> int:
-            table = self._shard.tables[number]
-            table.reached = None
-            rows, gone = table.rows.capture(self._step, self._since)
-            gone = table.layout.ids_at(table.shard, gone).view(np.int64)
-            self._tables[number] = TableCapture(rows, table.rows.marks() | {GONE: gone}, table.updates)
-            return 1
+    def _take_slices(self, number: int, first: int, stop: int) -> int:
+        self._pins.extend(_captured(self._shard.buckets[number], self._views[number], first, stop))
+        return stop - first
 
-        if version == self._step:
-            self._guarded(take)
+    def _take_table(self, number: int, table: TableState) -> int:
+        table.reached = None
+        rows, gone = table.rows.capture(self._step, self._since)
+        gone = table.layout.ids_at(table.shard, gone).view(np.int64)
+        self._tables[number] = TableCapture(rows, table.rows.marks() | {GONE: gone}, table.updates)
+        return 1
 
     def _guarded(self, take: Callable[[], int]) -> None:
         """Takes some of what is left, unless the capture is over: how many that were."""
@@ -163,10 +161,8 @@ class Capture:
 
     def _end(self) -> None:
         self._left = 0
-        for bucket in self._shard.buckets.values():
-            bucket.reached = None
-        for table in self._shard.tables.values():
-            table.reached = None
+        for part in self._shard.parts.values():
+            part.reached = None
 
     def _release(self) -> None:
         for number, captured in self._tables.items():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from weft_kernels.rules.record import Hyper
 from weft_kernels.rules.replay import WORK_ELEMENTS
-from weft_kvstore.arrays import Array, bytes_of, exact_sum
-from weft_kvstore.bucket.bucket import MOST_RESTORED
+from weft_kvstore.arrays import Alike, Array, bytes_of, exact_sum
 from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait, WaitingPulls
 from weft_kvstore.bucket.sets import KnownSets, check_version
 from weft_kvstore.bucket.update import PIECE_ELEMENTS, RULE_ERRORS
@@ -19,12 +19,11 @@ from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.rows.rows import Rows, batches, last_rows, own_rows
+from weft_kvstore.rows.rows import Chunks, Rows, batches, last_rows, own_rows
 from weft_kvstore.rows.storage import Draw, TableRows
 from weft_kvstore.sharding import RowLayout
 from weft_kvstore.tables.steps import TableSpec, TableSteps
 from weft_kvstore.wire.codec import RowReader, Run
-from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, UNPINNED, BufferSource, OutRun
 
 MakeRows = Callable[[Array], Array]
@@ -33,39 +32,113 @@ MakeRows = Callable[[Array], Array]
 _NEVER: Final = -1
 
 
-class TableState:
+# --- The pulls that wait for rows of a table, and what answers them ---------------------------------------------------
+
+
+class AskedRows:
+    """The rows that a pull asks a table for: `ids` are their indices on this shard (n), once all `chunks` of them have
+    come, which have `nbytes`. Where they are those that the same request pushes (`are_pushed`), there are as many
+    chunks as of these, 0 before the first."""
+
+    __slots__ = ("_parts", "are_pushed", "chunks", "ids", "nbytes", "table")
+
+    def __init__(self, table: Any, chunks: int) -> None:
+        """`table` is a `TableState`."""
+        self.table = table
+        self.chunks = chunks
+        self.are_pushed = not chunks
+        self.ids: Array | None = None
+        self.nbytes = 0
+        self._parts: Chunks | None = None
+
+    def add(self, run: Run, chunk_rows: int, ids: Array) -> bool:
+        """Takes in a run of chunks of the ids, each once. True when these were the last that were missing. Raises
+        PushRefusedError where they do not ascend."""
+        if self.ids is not None:
+            return False
+        self.chunks = run.chunks
+        if run.count < run.chunks:
+            self._parts = self._parts or Chunks(run.chunks)
+            parts = self._parts.add(run.first, run.count, chunk_rows, (ids,), "ids of a pull")
+            self.nbytes += ids.nbytes
+            if not parts:
+                return False
+            ids = np.concatenate([one for (one,) in parts])
+        else:
+            self.nbytes += ids.nbytes
+        self.ids, self._parts = ids, None
+        return True
+
+
+class TablePulls(WaitingPulls):
+    """Those of a table, which is one slice: it is open in a pull once all ids of the pull have come."""
+
+    def __init__(self, table: TableState) -> None:
+        super().__init__(table.spec, table.steps)
+        self._table = table
+
+    def ready(self, wait: PullWait, first: int = 0, stop: int = 1) -> list[Alike]:
+        """The version at which it can be answered, of the one slice; nothing where it cannot."""
+        if self._spec.number not in wait.open or not self.can(wait, first, stop)[0]:
+            return []
+        seen = self.seen(wait)
+        return [(0, 1, max(int((self._steps.version if seen is None else seen)[0]), wait.version))]
+
+    def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
+        """Whether the table can answer (1) bool: not while it changes, and no rows that were never set."""
+        if self._table.is_changing or self._lacks(wait):
+            return np.zeros(1, np.bool_)
+        return super().can(wait, first, stop)
+
+    def lacks(self, wait: PullWait, slice_: int) -> bool:
+        return self._lacks(wait) or self._table.lacks_next()
+
+    def _lacks(self, wait: PullWait) -> bool:
+        return self._table.spec.given and self._table.lacks_rows(wait.rows.ids)
+
+    def answers(self, wait: PullWait, version: int) -> Iterator[AnswerRun | None]:
+        """What answers a pull that is `ready`, at a version; None between two pieces."""
+        table, spec, layout = self._table, self._table.spec, self._table.layout
+        indices: Array = wait.rows.ids
+        chunk_rows = layout.rows_down
+        at_once = max(table.piece_rows // chunk_rows, 1) * chunk_rows
+        priority = spec.priority - wait.priority * CALL_PRIORITY
+        for array, name in enumerate(spec.state if wait.state else (None,)):
+            for low in range(0, max(len(indices), 1), at_once):
+                if array or low:
+                    yield None
+                some = indices if len(indices) <= at_once else indices[low : low + at_once]
+                rows = None
+                for ids, values in table.updated if name is None else ():
+                    if ids is some or (len(ids) == len(some) and np.array_equal(ids, some)):
+                        rows = values
+                if rows is None:
+                    rows = yield from table.reading(some, name)
+                bounds = np.array([*range(0, max(rows.nbytes, 1), chunk_rows * layout.row_bytes), rows.nbytes])
+                entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
+                yield OutRun(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
+
+    def fits_one_piece(self, wait: PullWait) -> bool:
+        """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""
+        table, history, ids = self._table, self._table.rows.history, wait.rows.ids
+        if len(ids) * (len(table.spec.state) if wait.state else 1) > table.piece_rows:
+            return False
+        return history is None or history.work_of(table.rows.find(ids), table.layout.width) <= WORK_ELEMENTS
+
+
+# --- A table ----------------------------------------------------------------------------------------------------------
+
+
+class TableState(TableSteps):
     """Rows are named by their index on the shard; of a growing table that is the id. A row takes memory once it is
     pushed or set: before, its first value is computed when it is read. The rule runs on the pushed rows alone; with
     standard semantics the others get what they have missed when they are next pushed or read.
 
     `updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to nobody:
-    while `_changing` no pull can be answered. `merge_is_due` while a merge waits in the work queue. `_ahead` has, by
+    while `is_changing` no pull can be answered. `merge_is_due` while a merge waits in the work queue. `_ahead` has, by
     version to come, the values that were set for it, and `_late` those that were set during an update; `_known_sets`
     the chunks of the last calls that set something; `_measured` the last step whose gradient the gate was given.
     """
-
-    __slots__ = (
-        "_ahead",
-        "_changing",
-        "_first",
-        "_known_sets",
-        "_late",
-        "_measured",
-        "_updated",
-        "is_queued",
-        "layout",
-        "merge_is_due",
-        "piece_rows",
-        "pulls",
-        "reached",
-        "reader",
-        "rows",
-        "shard",
-        "spec",
-        "steps",
-        "todo",
-        "updates",
-    )
 
     def __init__(
         self,
@@ -82,21 +155,18 @@ class TableState:
         """`draw` makes the numbers by which a growing table admits; `salt` says where ids lie in its index: it changes
         no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had, and
         OSError where no file can be made at the place."""
-        self.spec = spec
+        super().__init__(spec, layout.rows_up)
         self.layout = layout
         self.shard = shard
         self.reader = RowReader(layout, shard, spec.key)
-        self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync, chunk_rows=layout.rows_up, key=spec.key)
-        self.pulls = WaitingPulls(spec, self.steps.counts)
+        self.pulls = TablePulls(self)
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = 0
-        self.reached: Callable[[int], None] | None = None
-        """Called with each version that the table reaches; None: nobody listens."""
         self.merge_is_due = self.is_queued = False
         self.todo: deque[Iterator[None]] = deque()
         """Tasks that wait, in their order. `is_queued`: the merger runs them, one piece at a time."""
-        self._changing = False
-        self._updated: list[tuple[Array, Array]] = []
+        self.is_changing = False
+        self.updated: list[tuple[Array, Array]] = []
         """Indices and values of rows as the last update left them, while nothing else has written rows since: who has
         pushed rows most often pulls these."""
         self._first = first
@@ -117,48 +187,19 @@ class TableState:
             history=RowHistory(spec.rule, layout.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None,
         )
 
-    @property
-    def version(self) -> int:
-        return self.steps.version
-
     def passed_version(self, version: int) -> bool:
         """Whether the values of a version are gone. A key to which no slot contributes is at every version."""
         return bool(self.spec.slots) and self._passed > version
 
     def is_quiet_at(self, version: int) -> bool:
         """Whether it is at a version, with no update under way."""
-        return not self._changing and (self.version == version or not self.spec.slots)
+        return not self.is_changing and (self.version == version or not self.spec.slots)
 
     def begin_at(self, version: int, updates: int) -> None:
         """A table that nobody has pushed begins at a version, after so many updates."""
         self.updates = updates
         if self.spec.slots:
-            self.steps.begin_at(version)
-
-    def replace(self, slot: int) -> None:
-        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
-        self.steps.replace(slot, keep_due=self._changing)
-
-    # --- Gradients: taken in, merged, and applied once every slot's is in
-
-    def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
-        """Takes in a slot's gradient, which is written later, or None for nothing. True if `merging` may now have
-        something to do. What was in before changes nothing: exactly once holds. Raises PushRefusedError where it
-        contradicts what is there."""
-        steps = self.steps
-        given = None if gradient is None else [gradient]
-        return steps.check(slot, step, pushes=given is not None) and steps.accept(slot, step, given)
-
-    def push(self, slot: int, step: int, ids: Array, values: Array, run: Run) -> bool:
-        """Takes in a run of chunks of a push, as `accept` does: the slot is in when all chunks are. Raises
-        PushRefusedError where it contradicts what is there, or itself."""
-        steps = self.steps
-        if not steps.check(slot, step, pushes=True):
-            return False
-        if run.count == run.chunks and not steps.open:
-            return steps.accept(slot, step, [Rows(ids, values)])
-        whole = steps.join(slot, step, (ids, values), run)
-        return whole is not None and steps.accept(slot, step, whole)
+            self.steps.begin_at(version, 0, 1)
 
     def merging(self) -> Generator[None, None, bool]:
         """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
@@ -166,15 +207,15 @@ class TableState:
         Raises RuleFailedError, and MemoryError where sums find none: it cannot go on then.
         """
         used = 0
-        for elements in self.steps.merging():
+        for elements in self._adding():
             used += elements
             if used >= PIECE_ELEMENTS:
                 used = 0
                 yield
-        due = self.steps.due()
-        if due is None or (self.spec.given and self._lacks_for(due[1])):
+        due = self._due()
+        if due is None or self.lacks_next():
             return False
-        step, total = due
+        index, step, total = due
         if self.spec.gate is not None:
             if self._measured != step:
                 yield from self._measure(step, total)
@@ -185,20 +226,28 @@ class TableState:
                 total = None
             elif total is not None:
                 yield from self._multiply(total, committed.factor)
-        self._changing = True
+        self.is_changing = True
+        if not self.spec.is_sync:
+            self._take(index, step)
         if total is not None:
             yield from self._apply(step, total)
             self.updates += 1
-        self.steps.advance()
+        self._total = None
+        self.steps.version[0] = self.steps.through.min()
         yield from self._put_ahead() if self._ahead or self._late else ()
-        self._changing = False
+        self.is_changing = False
         if self.reached is not None:
-            self.reached(self.version)
+            self.reached(self.version, 0, 1)
         return True
 
-    def _lacks_for(self, total: list[Rows] | None) -> bool:
-        """Whether a step with this total has to wait, since some of its rows were never set."""
-        return total is not None and not all(self.rows.has_all(part.ids) for part in total)
+    def lacks_next(self) -> bool:
+        """Whether the next update has to wait, since some of its rows were never set."""
+        due = self._due() if self.spec.given else None
+        return due is not None and any(self.lacks_rows(part.ids) for part in due[2] or ())
+
+    def lacks_rows(self, indices: Array) -> bool:
+        """Whether some of these rows are to be set, and never were."""
+        return self.spec.given and not self.rows.has_all(indices)
 
     def _measure(self, step: int, total: list[Rows] | None) -> Iterator[None]:
         """Tells the gate the exact sum of the squares of each row; None where that is not finite."""
@@ -238,7 +287,9 @@ class TableState:
         at_once = max(min(self.spec.piece_elements // max(self.layout.width, 1), self.piece_rows), 1)
         at_once = min(at_once, rows.arrays.at_once or at_once)
         behind: list[tuple[Array, Array]] = []
-        self._updated = []
+        with self.spec.rule_runs(step):
+            hyper = self.spec.hyper.at(step)
+        self.updated = []
         some = batches(total, at_once)
         answers = bool(self.pulls.versions) and len(some) == len(total)
         for part in some:
@@ -251,9 +302,9 @@ class TableState:
             numbers = ids if rows.is_full else rows.find_or_add(ids, moment, first)
             if history is None:
                 out = np.empty_like(gradient) if answers else None
-                self._update(numbers, gradient, step, out, still)
+                self._update(numbers, gradient, step, hyper, out, still)
                 if out is not None:
-                    self._updated.append((ids, out))
+                    self.updated.append((ids, out))
             else:
                 with self.spec.rule_runs(step):
                     yield from history.catch_up(rows.arrays, numbers)
@@ -261,17 +312,19 @@ class TableState:
             if len(some) > len(total):
                 yield
         if history is not None:
-            yield from self._update_all(history, behind, step)
+            yield from self._update_all(history, behind, step, hyper)
         if rows.evicts:
-            self._updated = []
+            self.updated = []
             yield from rows.boundary(moment + 1)
 
-    def _update_all(self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int) -> Iterator[None]:
+    def _update_all(
+        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int, hyper: Hyper
+    ) -> Iterator[None]:
         """Updates rows that have seen all that was before, and brings some of the others closer."""
         with self.spec.rule_runs(step):
-            history.append(self.spec.hyper.at(step))
+            history.append(hyper)
         for numbers, gradient in parts:
-            self._update(numbers, gradient, step)
+            self._update(numbers, gradient, step, hyper)
             history.saw_all(numbers)
             if len(parts) > 1:
                 yield
@@ -281,12 +334,17 @@ class TableState:
         with self.spec.rule_runs(step):
             yield from history.sweep(self.rows.arrays, self.rows.stop, create)
 
-    def _update(
-        self, numbers: Array, gradient: Array, step: int, out: Array | None = None, still: Array | None = None
+    def _update(  # noqa: PLR0917  # as the rule has it
+        self,
+        numbers: Array,
+        gradient: Array,
+        step: int,
+        hyper: Hyper,
+        out: Array | None = None,
+        still: Array | None = None,
     ) -> None:
         spec = self.spec
         try:
-            hyper = spec.hyper.at(step)
             self.rows.arrays.apply(
                 spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out, still=still
             )
@@ -311,7 +369,7 @@ class TableState:
     @property
     def _passed(self) -> int:
         """The version before which nothing can be set any more: an update under way has read its rows already."""
-        return self.version + 1 if self._changing and self.spec.is_sync else self.version
+        return self.version + 1 if self.is_changing and self.spec.is_sync else self.version
 
     def check_set(self, slot: int, version: int, origin: Hashable, first: int = 0, stop: int = 1) -> None:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
@@ -333,7 +391,7 @@ class TableState:
             self._write(value, only_new=True)
             return True
         is_ahead = version > self.version and not spec.holds_at_once
-        if not is_ahead and not self._changing:
+        if not is_ahead and not self.is_changing:
             self._write(value)
             return True
         parts = self._ahead.setdefault(version, []) if is_ahead else self._late
@@ -353,13 +411,8 @@ class TableState:
         value = self._new_rows(rows, origin, first, stop)
         if value is None:
             return False
-        if self.spec.gate is not None:
-            raise PushRefusedError(f"{where}: a store with commit cannot be restored: its steps begin at 0")
-        if not self.steps.counts.untouched(0, 1) or self.steps.holds or self.steps.open:
-            raise PushRefusedError(f"{where}: a step of it has begun; restore before anybody pushes")
+        self.check_restored(slot, step, 0, 1)
         if is_value:
-            if step >= MOST_RESTORED:
-                raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
             if self.version not in {0, step}:
                 raise PushRefusedError(f"{where} at version {step}: it is restored at version {self.version}")
             if step != self.version:
@@ -401,7 +454,7 @@ class TableState:
 
     def _write(self, value: Rows, *, only_new: bool = False) -> None:
         """Sets rows; `only_new`: those that were never set."""
-        self._updated = []
+        self.updated = []
         arrays, history, given = self.rows.arrays, self.rows.history, self.spec.given
         ids, values, _ = value
         known = self.rows.find(ids) >= 0
@@ -418,85 +471,7 @@ class TableState:
             history.saw_all(numbers)
         arrays.write(None, numbers, values)
 
-    # --- Pulls: answered, or kept until they can be
-
-    def can_answer(self, wait: PullWait) -> bool:
-        if self._changing or (self.spec.given and self._lacks(wait)):
-            return False
-        if not (self.spec.is_sync and self.spec.slots):
-            return bool(self.pulls.can(wait)[0])
-        version = self.steps.version
-        return version == wait.version if wait.reading is Reading.EXACT else version >= wait.version
-
-    def passed(self, wait: PullWait) -> str | None:
-        """Why a pull of an exact version can never be answered, once it is beyond it."""
-        if wait.reading is not Reading.EXACT or self.version <= wait.version or not self.spec.slots:
-            return None
-        return f"key {self.spec.key!r} is at version {self.version}: it has passed"
-
-    def answerable(self) -> list[PullWait]:
-        """The pulls that can be answered now, by version and in the order in which they came; it keeps the others."""
-        ready: list[PullWait] = []
-        for one in self.pulls.waiting():
-            if self.can_answer(one):
-                ready.append(one)
-                self.pulls.forget(one)
-        return ready
-
-    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
-        """What an open pull waits for, in words, and the slots that are missing."""
-        key, due = f"key {self.spec.key!r}", self.steps.due()
-        seen = f"{key} has seen {self.version} steps"
-        unset = f"{key} was never set: a worker has to call init"
-        if self.pulls.can(wait)[0]:
-            return (unset if self._lacks(wait) else f"{key} is being answered"), []
-        if due is not None:
-            if self.spec.given and self._lacks_for(due[1]):
-                return unset, []
-            if self.spec.gate is not None and self._measured == due[0]:
-                text, missing = self.spec.gate.missing(due[0])
-                return f"{seen}; {text}", missing
-        text, missing = self.pulls.missing(wait)
-        return f"{key} {text}", missing
-
-    def answers(self, wait: PullWait) -> Iterator[AnswerRun | None]:
-        """What answers a pull that can be answered; None between two pieces."""
-        layout, spec = self.layout, self.spec
-        indices: Array = wait.rows.ids
-        chunk_rows = layout.rows_down
-        at_once = max(self.piece_rows // chunk_rows, 1) * chunk_rows
-        seen = None if spec.is_sync else self.pulls.seen(wait)
-        version = max(self.steps.version if seen is None else int(seen[0]), wait.version)
-        priority = spec.priority - wait.priority * CALL_PRIORITY
-        for array, name in enumerate(spec.state if wait.state else (None,)):
-            for low in range(0, max(len(indices), 1), at_once):
-                if array or low:
-                    yield None
-                some = indices if len(indices) <= at_once else indices[low : low + at_once]
-                rows = None
-                for ids, values in self._updated if name is None else ():
-                    if ids is some or (len(ids) == len(some) and np.array_equal(ids, some)):
-                        rows = values
-                if rows is None:
-                    rows = yield from self.reading(some, name)
-                bounds = np.array([*range(0, max(rows.nbytes, 1), chunk_rows * layout.row_bytes), rows.nbytes])
-                entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
-                yield OutRun(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
-
-    def fits_one_piece(self, wait: PullWait) -> bool:
-        """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""
-        history = self.rows.history
-        ids: Array = wait.rows.ids
-        if len(ids) * (len(self.spec.state) if wait.state else 1) > self.piece_rows:
-            return False
-        return history is None or history.work_of(self.rows.find(ids), self.layout.width) <= WORK_ELEMENTS
-
-    def lacks_rows(self, indices: Array) -> bool:
-        """Whether some of these rows are to be set, and never were."""
-        return self.spec.given and not self.rows.has_all(indices)
-
-    def _lacks(self, wait: PullWait) -> bool:
-        return wait.rows is not None and self.lacks_rows(wait.rows.ids)
+    # --- Rows as they are
 
     def reading(self, indices: Array, name: str | None) -> Generator[None, None, Array]:
         """Rows (n, width) as they are now, or their state of that name; stops after each piece. Raises

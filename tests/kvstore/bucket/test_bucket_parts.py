@@ -194,6 +194,15 @@ def test_what_a_slot_that_was_replaced_said_of_steps_that_are_not_applied_is_for
     assert state.accept(0, 0, Segment(0, 4, np.zeros(4, np.float32))) == [(0, 4)]
 
 
+def test_slices_of_which_a_later_step_has_come_cannot_be_restored() -> None:
+    """The step would wait for ever: those before it never come."""
+    state = plain_bucket("a", "b", "c", "d")
+    state.accept(0, 1, Segment(1, 3, np.zeros(2, np.float32)))
+    with pytest.raises(PushRefusedError, match="key 'c', slice 0, step 5: it cannot be restored: a step of it has beg"):
+        state.restore(0, 5, 0, Segment(2, 4, np.zeros(2, np.float32)), "a")
+    assert state.restore(0, 5, 0, Segment(3, 4, np.zeros(1, np.float32)), "b") == [(3, 4)]
+
+
 def plain_bucket(
     *names: str, slots: int = 2, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT, bound: int = 0
 ) -> Bucket:

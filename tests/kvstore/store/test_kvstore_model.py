@@ -35,7 +35,6 @@ from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import TableSteps
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -469,10 +468,8 @@ class Logs:
     def keep(self, simulation: Simulation) -> None:
         for shard, core in enumerate(simulation.shards):
             job = core.job
-            for bucket in job.shard.buckets.values():
-                bucket.applied = self._of_slices(shard, bucket.spec.number)
-            for unit in job.shard.tables.values():
-                self._log_steps(shard, unit.spec.number, unit.steps)
+            for part in job.shard.parts.values():
+                part.applied = self._of_slices(shard, part.spec.number)
 
     def _of_slices(self, shard: int, bucket: int) -> Any:
         def applied(slot: int, step: int, first: int, stop: int) -> None:
@@ -480,18 +477,6 @@ class Logs:
                 self.applied.setdefault((shard, bucket, number), []).append((slot, step))
 
         return applied
-
-    def _log_steps(self, shard: int, bucket: int, steps: TableSteps) -> None:
-        """Of a table whose slots go on by themselves: each gradient is an update of its own."""
-        advance = steps.advance
-
-        def applied() -> None:
-            one = None if steps._is_sync else steps._next_alone
-            if one is not None and steps._waiting[one] is not None:
-                self.applied.setdefault((shard, bucket, 0), []).append((steps.counts.slots[one[0]], one[1]))
-            advance()
-
-        steps.advance = applied  # type: ignore[method-assign]
 
     def check_order(self, program: Program, key: KeyDescription, applied: list[tuple[int, int]]) -> None:
         """Every push exactly once, and each slot's in the order of its steps."""
@@ -559,12 +544,11 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             check_answer(wait, description.keys[int(part.key_indices[number])], through)
         answer_range(merger, wait, bucket, first, stop, version)
 
-    def of_unit(merger: Merger, wait: PullWait, unit: TableState) -> Any:
+    def of_unit(merger: Merger, wait: PullWait, unit: TableState, version: int) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
-        check_answer(
-            wait, key, dict(zip(unit.steps.counts.slots, unit.steps.counts.through[:, 0].tolist(), strict=True))
-        )
-        return answer(merger, wait, unit)
+        through = dict(zip(unit.steps.slots, unit.steps.through[:, 0].tolist(), strict=True))
+        check_answer(wait, key, through)
+        return answer(merger, wait, unit, version)
 
     patched.setattr(Merger, "answer_range", of_range)
     patched.setattr(Merger, "answer", of_unit)

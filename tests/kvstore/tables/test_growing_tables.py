@@ -17,7 +17,7 @@ from store_cluster import given as given_key
 from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_kernels.id_draws import rows_of_ids, uniform_of_ids
-from weft_kvstore.arrays import Array
+from weft_kvstore.arrays import Array, Segment
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.description.check import DescriptionError, check_description, hyper_of, rule_of
 from weft_kvstore.description.records import (
@@ -34,8 +34,7 @@ from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AskedRows
+from weft_kvstore.tables.state import AskedRows, TableState
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
@@ -79,7 +78,8 @@ def _drawn(table: str, ids: Array, step: int) -> Array:
 
 
 def push(table: TableState, step: int, ids: Array, values: Array, slot: int = 0) -> None:
-    table.accept(slot, step, summed_rows(ids, values.copy(), before_padding(ids)))  # The table takes them over.
+    rows = summed_rows(ids, values.copy(), before_padding(ids))  # The table takes them over.
+    table.accept(slot, step, Segment(0, 1, [rows]))
     for _ in table.merging():
         pass
 
@@ -89,8 +89,9 @@ def pulled(table: TableState, ids: Array) -> Array:
     wait = PullWait(None, 1, table.version, slot=0, state=False, reading=Reading.OWN)
     wait.rows = AskedRows(table, 0)
     wait.rows.ids = ids
-    assert table.can_answer(wait)
-    answers = [answer for answer in table.answers(wait) if answer is not None]
+    wait.want(0, 0, 1)
+    ((_, _, version),) = table.pulls.ready(wait)
+    answers = [answer for answer in table.pulls.answers(wait, version) if answer is not None]
     return np.concatenate([np.frombuffer(one.source.base, np.float32) for one in answers]).reshape(-1, WIDTH)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from store_cluster import constant, ended, store_of, table_of
 from store_cluster import given as given_key
 from weft_kernels import row_copies
-from weft_kvstore.arrays import Array
+from weft_kvstore.arrays import Array, Segment
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode
@@ -23,8 +23,7 @@ from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows import rows
 from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AskedRows
+from weft_kvstore.tables.state import AskedRows, TablePulls, TableState
 from weft_kvstore.wire.messages import Reading
 
 RUNS = 1024
@@ -64,8 +63,7 @@ class Table:
 
     def push(self, step: int, *ids: int, slot: int = 0, by: float = -1.0) -> Any:
         """Takes in a gradient, by which rows grow by 1; the merge that is then to be done."""
-        self.state.steps.check(slot, step, pushes=True)
-        self.state.accept(slot, step, rows_at(ids, by))
+        self.state.push(slot, step, [Segment(0, 1, [rows_at(ids, by)])])
         return self.state.merging()
 
     def step(self, step: int, *ids: int, slot: int = 0) -> None:
@@ -118,7 +116,7 @@ def test_who_pulls_the_rows_that_were_pushed_gets_them_as_they_were_set_since() 
 
 
 def answered(table: Table, wait: PullWait) -> list[float]:
-    (run,) = table.state.answers(wait)
+    (run,) = table.state.pulls.answers(wait, 1)
     assert run is not None
     (payload,) = run.source.read(0, run.nbytes)
     return np.frombuffer(payload, np.float32).reshape(-1, WIDTH)[:, 0].tolist()
@@ -134,21 +132,21 @@ def test_rows_that_two_slots_push_are_updated_once_and_both_slots_get_them(commo
     pushed = [range(ROWS), range(ROWS)], [range(20), range(20 - common, 40 - common)]
     for step, ids in enumerate(pushed):
         waits, total = (
-            [PullWait(None, slot, step + 1, slot=slot, state=False, reading=Reading.OWN) for slot in (0, 1)],
+            [pull_of(slot, step + 1, slot) for slot in (0, 1)],
             {},
         )
         for wait, own in zip(waits, ids, strict=True):
             wait.rows = AskedRows(table, 0)
             wait.rows.ids = np.array(own)
             table.pulls.wait_for(wait)
-            assert table.accept(wait.slot, step, rows_at(own, wait.slot + 1.0))
+            table.push(wait.slot, step, [Segment(0, 1, [rows_at(own, wait.slot + 1.0)])])
             total |= {row: total.get(row, 0.0) + wait.slot + 1.0 for row in own}
         assert ended(table.merging())
         for row, number in total.items():
             velocity[row] = 0.5 * velocity[row] + number
             values[row] -= velocity[row]
-        for wait in table.answerable():
-            (run,) = table.answers(wait)
+        for wait in ready(table):
+            (run,) = table.pulls.answers(wait, step + 1)
             assert run is not None
             (payload,) = run.source.read(0, run.nbytes)
             found = np.frombuffer(payload, np.float32).reshape(-1, WIDTH)
@@ -267,7 +265,8 @@ class Gated(Table):
         self.gate.arrive(0, 0)
 
     def take(self, gradient: Array | None) -> None:
-        self.state.accept(0, 0, None if gradient is None else Rows(np.arange(len(gradient)), gradient))
+        rows = None if gradient is None else [Rows(np.arange(len(gradient)), gradient)]
+        self.state.accept(0, 0, Segment(0, 1, rows))
 
     @property
     def squares(self) -> float:
@@ -286,7 +285,7 @@ def test_a_step_waits_until_it_is_committed_and_is_measured_once() -> None:
     for _ in range(2):
         assert ended(gated.state.merging()) is False
         assert gated.squares == NORM**2, "of one table, though it asked twice"
-    waits = gated.state.waits_for(pull_of(1, 1))
+    waits = gated.state.pulls.waits_for(pull_of(1, 1))
     assert waits == ("key 'w' has seen 0 steps; step 0 is measured and waits to be committed", [])
     gated.gate.commit(0, norm=NORM, finite=True)
     assert ended(gated.state.merging()) is True
@@ -300,7 +299,7 @@ def test_rows_of_a_push_that_is_cut_into_pieces_are_clipped_as_others_are() -> N
     table.state.piece_rows = 4
     for slot, ids in enumerate([[3], range(16)]):
         table.job.gate.arrive(slot, 0)
-        table.state.accept(slot, 0, rows_at(ids, -scale))
+        table.state.accept(slot, 0, Segment(0, 1, [rows_at(ids, -scale)]))
     assert ended(table.state.merging()) is False
     measured, squares = table.job.gate.measured(0), 15 * WIDTH + 4 * WIDTH
     assert measured is not None
@@ -376,7 +375,7 @@ def test_what_many_slots_pushed_is_merged_in_pieces(monkeypatch: pytest.MonkeyPa
         pushes.append(Rows(ids, draw.standard_normal((count, WIDTH)).astype(np.float32)))
         wanted[ids] += pushes[-1].values
     for slot in reversed(range(slots)):  # All wait for the first.
-        assert table.accept(slot, 0, pushes[slot])
+        table.push(slot, 0, [Segment(0, 1, [pushes[slot]])])
     for _ in table.merging():
         used.append(0)
     assert table.version == 1
@@ -385,8 +384,19 @@ def test_what_many_slots_pushed_is_merged_in_pieces(monkeypatch: pytest.MonkeyPa
     assert np.array_equal(ended(table.reading(np.arange(among), None)), -wanted)
 
 
-def pull_of(request: int, version: int = 0) -> PullWait:
-    return PullWait(None, request, version, slot=0, state=False, reading=Reading.OWN)
+def pull_of(request: int, version: int = 0, slot: int = 0) -> PullWait:
+    """Its ids have come."""
+    wait = PullWait(None, request, version, slot=slot, state=False, reading=Reading.OWN)
+    wait.want(0, 0, 1)
+    return wait
+
+
+def ready(state: TableState) -> list[PullWait]:
+    """The pulls that can be answered, which wait no longer."""
+    found = [one for one in state.pulls.waiting() if state.pulls.ready(one)]
+    for one in found:
+        state.pulls.forget(one)
+    return found
 
 
 def waiting(state: TableState) -> list[int]:
@@ -397,26 +407,26 @@ def test_pulls_that_are_ready_are_taken_in_their_order_and_the_others_stay() -> 
     table = Table()
     for request in range(6):
         table.state.pulls.wait_for(pull_of(request, version=request % 2))
-    assert [one.request for one in table.state.answerable()] == [0, 2, 4]
+    assert [one.request for one in ready(table.state)] == [0, 2, 4]
     assert waiting(table.state) == [1, 3, 5]
-    assert table.state.answerable() == []
+    assert ready(table.state) == []
     table.step(0)
-    assert [one.request for one in table.state.answerable()] == [1, 3, 5]
+    assert [one.request for one in ready(table.state)] == [1, 3, 5]
     assert waiting(table.state) == []
 
 
 def test_pulls_of_versions_to_come_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     table, asked = Table(), []
 
-    def can_answer(_: TableState, wait: PullWait) -> bool:
+    def can(_: TablePulls, wait: PullWait, *_range: int) -> Array:
         asked.append(wait.version)
-        return True
+        return np.ones(1, np.bool_)
 
-    monkeypatch.setattr(TableState, "can_answer", can_answer)
+    monkeypatch.setattr(TablePulls, "can", can)
     for version in reversed(range(100)):
         table.state.pulls.wait_for(pull_of(version, version))
     for version in range(100):
-        table.state.answerable()
+        ready(table.state)
         table.step(version)
     assert asked == list(range(100))
 
@@ -429,5 +439,5 @@ def test_a_cancelled_pull_is_not_asked_whether_it_is_ready() -> None:
         one.rows.ids = np.array([0])
         table.state.pulls.wait_for(one)
     waits[0].drop()
-    assert table.state.answerable() == []
+    assert ready(table.state) == []
     assert waiting(table.state) == [1, 2]

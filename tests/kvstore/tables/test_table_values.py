@@ -10,7 +10,7 @@ import pytest
 
 from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
-from weft_kvstore.arrays import Array
+from weft_kvstore.arrays import Array, Segment
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
@@ -19,8 +19,8 @@ from weft_kvstore.rows.arrays import RowArrays
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AskedRows, TableSpec
+from weft_kvstore.tables.state import AskedRows, TableState
+from weft_kvstore.tables.steps import TableSpec
 from weft_kvstore.wire.messages import Reading
 
 ROWS, WIDTH = 12, 2
@@ -76,7 +76,7 @@ class Table:
 
     def apply(self, *ids: int, by: float = 1.0) -> int:
         """A step's gradient of these rows. After how many pieces the update had ended."""
-        self.state.accept(0, self.state.version, rows_of(*ids, number=by))
+        self.state.accept(0, self.state.version, Segment(0, 1, [rows_of(*ids, number=by)]))
         return len(list(self.state.merging()))
 
 
@@ -122,7 +122,7 @@ def test_gradients_of_rows_that_were_not_admitted_are_dropped() -> None:
     table = Table(key)
     for number in range(3):
         ids = np.array([4, 5 + number], np.uint64)
-        table.state.accept(0, number, Rows(ids, np.ones((2, WIDTH), np.float32)))
+        table.state.accept(0, number, Segment(0, 1, [Rows(ids, np.ones((2, WIDTH), np.float32))]))
         assert list(table.state.merging()) == []
     assert table.state.rows.count == 1
     found = finished(table.state.reading(np.array([4, 5], np.uint64), None))
@@ -133,7 +133,7 @@ def is_short(table: Table, *ids: int) -> bool:
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.rows = AskedRows(table.state, 0)
     wait.rows.ids = places_of(*ids)
-    return table.state.fits_one_piece(wait)
+    return table.state.pulls.fits_one_piece(wait)
 
 
 def test_rows_that_missed_many_updates_are_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_rule_that_fails_is_told_with_its_key_and_step(sparse: Sparse, monkeyp
         raise ValueError("of my own")
 
     monkeypatch.setattr(RowArrays, "apply", none)
-    with pytest.raises(RuleFailedError, match="rule 'momentum' failed on key 't', slice 0, step 0: of my own"):
+    with pytest.raises(RuleFailedError, match="rule 'momentum' failed on key 't', step 0: of my own"):
         table.apply(3)
 
 
@@ -168,7 +168,7 @@ def rules() -> TableSpec:
 
 @pytest.mark.parametrize("error", [ValueError("told"), ZeroDivisionError("told"), MemoryError("told"), MemoryError()])
 def test_what_a_rule_raises_on_its_numbers_is_told_with_its_key_and_step(error: Exception) -> None:
-    told = f"^rule 'adagrad' failed on key 't', slice 0, step 4: {str(error) or 'MemoryError'}$"
+    told = f"^rule 'adagrad' failed on key 't', step 4: {str(error) or 'MemoryError'}$"
     with pytest.raises(RuleFailedError, match=told), rules().rule_runs(4):
         raise error
 
