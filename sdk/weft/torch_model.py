@@ -12,6 +12,7 @@ import io
 import logging
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -32,6 +33,9 @@ from weft.torch_takeover import check_memory, check_modules, taken_over
 from weft_graph.types import BATCH
 
 INSTALL = "pip install torch onnx onnxscript"
+
+_ONE_AT_A_TIME: Final = threading.RLock()
+"""PyTorch's exporter, and the runs that are compared, change what is all threads': dropout, generators, output."""
 
 
 def from_torch(
@@ -74,7 +78,7 @@ def from_torch(
         check_modules(torch, module)
         check_memory(torch, module)
         check_hooks(torch, module)
-    with _in_training(module, training), _kept_generators(torch):
+    with _ONE_AT_A_TIME, _in_training(module, training), _kept_generators(torch):
         # Before the export: what forward keeps for later (a mask in a cache) is then made of numbers.
         with _kept_attributes(module):
             ran = run(torch, module, args, kwargs, has_batch=dynamic is True) if verify and training else None
@@ -116,7 +120,12 @@ def try_out(module: Any, example: Any) -> Run:
     """What the module computes of the example, without an export, which takes far longer. Raises as `from_torch`."""
     torch = _torch()
     args, kwargs = _apart(torch, *_arguments(torch, example))
-    with _in_training(module, training=True), _kept_generators(torch), _kept_attributes(module):
+    with (
+        _ONE_AT_A_TIME,
+        _in_training(module, training=True),
+        _kept_generators(torch),
+        _kept_attributes(module),
+    ):
         return run(torch, module, args, kwargs, has_batch=True).run
 
 

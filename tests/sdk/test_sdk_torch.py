@@ -7,6 +7,8 @@ import random
 import re
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -800,3 +802,17 @@ def test_an_example_on_which_rounding_decides_the_gradients_is_refused_and_the_e
     )  # fmt: skip
     with pytest.raises(weft.ModuleRefusedError, match=r"rounding alone moves .* Give an example whose numbers vary"):
         weft.from_torch(module, torch.full((8, 1, 8, 8), pixel))
+
+
+def test_modules_may_be_exported_by_several_threads_at_once() -> None:
+    """Each in its turn: PyTorch's exporter and the comparison change what is all threads' meanwhile."""
+    start = Barrier(3)
+
+    def exported(_: int) -> list[str]:
+        module = nn.Sequential(nn.Linear(8, 4), nn.Dropout(0.5))
+        start.wait()
+        return [node.op_type for node in weft.from_torch(module, x()).graph.nodes]
+
+    with ThreadPoolExecutor(3) as threads:
+        first, *others = threads.map(exported, range(3))
+    assert others == [first] * 2
