@@ -326,7 +326,7 @@ class BucketPulls(WaitingPulls):
                 priority, priorities = int(all_priorities[low]), None
                 if high - low > 1 and priority != all_priorities[high - 1]:
                     priorities = all_priorities[low:high] - ahead
-                pin = Pin(held, part, high - low)
+                pin = Pin(held, part, high - low, first=low)
                 run: AnswerRun = OutRun(
                     entry, low, bounds, held.source, priority=priority - ahead, owner=pin, priorities=priorities
                 )

@@ -356,10 +356,10 @@ class ClientCore:
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A run was refused. One of several calls is sent again, call by call: most of them are right."""
         frame = link.outbox.frames.get(message.frame)
-        runs = [] if frame is None else frame.runs()
-        if message.run >= len(runs):
+        refused = [] if frame is None else [one for one in frame.fragments if one.row == message.run]
+        if not refused:
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
-        operation, *others = {fragment.run.owner: None for fragment in runs[message.run]}
+        operation, *others = {fragment.run.owner: None for fragment in refused}
         if not others:
             error = StoreRefusedError(f"{self.name_of(operation)}: {link.name}: {message.reason}")
             if operation.sets:
@@ -367,7 +367,7 @@ class ClientCore:
             else:
                 self.end(operation, None, error)
             return
-        for run in link.outbox.requeue_run(message.frame, message.run):
+        for run in link.outbox.requeue_row(message.frame, message.run):
             run.entry = run.entry._replace(request=run.owner.number)
             if not run.owner.ended:
                 run.owner.runs[link.shard].append(run)

@@ -267,7 +267,7 @@ class ClientLink:
             at = self.shared.put(frame) if outbox.shared else []
             if at:
                 self.shared_bytes_sent += frame.nbytes
-            push = Push(frame.number, frame.rows(), at, receipts, pull)
+            push = Push(frame.number, frame.rows, at, receipts, pull)
             self.outgoing.append(encode(push, None if at else frame.payload(), self.sent))
             most -= frame.nbytes
             if most <= 0 and outbox.queued_slices:

@@ -333,14 +333,14 @@ def _pages(nbytes: int) -> int:
 
 class SharedFrames:
     """The frames that one peer reads in this process's memory, until it says of each that it does so no more, or begins
-    a new connection. `frames` has their spans, and which fragments are arrays there, not copies; `_unread` has these
-    fragments of the frames that have arrived."""
+    a new connection. `frames` has their spans, and the fragments that are arrays there, not copies; `_unread` has these
+    of the frames that have arrived."""
 
     __slots__ = ("_unread", "frames", "memory")
 
     def __init__(self, memory: SharedMemory | None) -> None:
         self.memory = memory
-        self.frames: dict[int, tuple[list[Span], list[bool]]] = {}
+        self.frames: dict[int, tuple[list[Span], set[Fragment[Any, Any]]]] = {}
         self._unread: dict[int, list[Fragment[Any, Any]]] = {}
 
     def put(self, frame: OutFrame[Any, Any]) -> list[Span]:
@@ -351,17 +351,20 @@ class SharedFrames:
         put = self.memory.put([parts for _, parts in sections])
         if put is None:
             return []
-        in_place = [flag for (fragments, _), flag in zip(sections, put[1], strict=True) for _ in fragments]
-        self.frames[frame.number] = put[0], in_place
-        return put[0]
+        spans, in_place = put
+        arrays = {
+            one for (fragments, _), is_array in zip(sections, in_place, strict=True) if is_array for one in fragments
+        }
+        self.frames[frame.number] = spans, arrays
+        return spans
 
     def arrived(self, number: int, fragments: Sequence[Fragment[Any, Any]]) -> Sequence[Fragment[Any, Any]]:
         """A frame has arrived: those of its fragments that the peer need not have read, as they are copies."""
         if number not in self.frames:
             return fragments
-        _, in_place = self.frames[number]
-        self._unread[number] = [one for one, waits in zip(fragments, in_place, strict=True) if waits]
-        return [one for one, waits in zip(fragments, in_place, strict=True) if not waits]
+        _, arrays = self.frames[number]
+        self._unread[number] = [one for one in fragments if one in arrays]
+        return [one for one in fragments if one not in arrays]
 
     def release(self, number: int) -> list[Fragment[Any, Any]]:
         """A frame is read no more. Those of its fragments that have arrived and waited for that."""

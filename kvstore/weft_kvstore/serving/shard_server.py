@@ -29,7 +29,6 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, shard_memory
 from weft_kvstore.serving.connections import Connections
-from weft_kvstore.serving.metrics import Stragglers
 from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -140,6 +139,63 @@ class Router:
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.term()
+
+
+# --- Whom a job's steps wait for: from when a step's gradients came, slot by slot -------------------------------------
+# Only where a step applies once all slots are in. A slot is in when it has sent the last of a step; of each step the
+# slot that came last is the one that the others waited for, since the first of them was in.
+
+
+STEPS_KEPT: Final = 4
+"""Steps that may be open at once: slots are no further apart."""
+
+
+class Stragglers:
+    """`waited[slot]`: seconds that steps waited for a slot which came last. `_arrived[step][slot]`: when it was last
+    heard to send something of a step that is not judged."""
+
+    def __init__(self, slots: Iterable[int]) -> None:
+        self._slots = frozenset(slots)
+        self.waited: dict[int, float] = {}
+        self.newest = -1
+        """The newest step that something has come of; -1 before there is one."""
+        self._arrived: dict[int, dict[int, float]] = {}
+        self._judged = -1
+
+    def arrived(self, slot: int, step: int, now: float) -> None:
+        """Something of a step has come from a slot: it is not through with it before."""
+        if slot not in self._slots:
+            return
+        self.newest = max(self.newest, step)
+        if step <= self._judged or len(self._slots) == 1:
+            return
+        at = self._arrived.get(step)
+        if at is None:
+            at = self._arrived[step] = {}
+        at[slot] = now
+        if step - 1 in self._arrived and len(at) == len(self._slots):
+            self._judge(step - 1)
+        while len(self._arrived) > STEPS_KEPT:
+            self._judge(min(self._arrived))
+
+    def waits(self, now: float) -> tuple[int, float] | None:
+        """The slot most waited for so far, and the seconds; what is waited for just now counts. None: nobody was."""
+        waited = dict(self.waited)
+        for at in list(self._arrived.values()):
+            here = dict(at)
+            for slot in self._slots - here.keys() if here else ():
+                waited[slot] = waited.get(slot, 0.0) + max(now - min(here.values()), 0.0)
+        return max(((slot, seconds) for slot, seconds in waited.items()), key=lambda one: one[1], default=None)
+
+    def _judge(self, step: int) -> None:
+        for one in sorted(self._arrived):
+            if one > step:
+                break
+            at = self._arrived.pop(one)
+            if len(at) > 1:
+                last = max(at, key=at.__getitem__)
+                self.waited[last] = self.waited.get(last, 0.0) + at[last] - min(at.values())
+        self._judged = max(self._judged, step)
 
 
 # --- The shard's thread: it has the socket, and carries out what the core decides -------------------------------------

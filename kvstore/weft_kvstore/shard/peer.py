@@ -163,7 +163,7 @@ class Peer:
             self.sent += 1
             self.counts.frames_sent += 1
             receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
-            values = Values(frame.number, frame.rows(), at, receipts)
+            values = Values(frame.number, frame.rows, at, receipts)
             outgoing.append((identity, encode(values, None if at else frame.payload(), self.sent)))
         while self.acknowledge:
             outgoing.append((identity, self.say(Acknowledge(_taken(self.acknowledge)))))
@@ -188,7 +188,7 @@ class Peer:
         """The client has acknowledged frames. Raises ProtocolError for one that is not under way."""
         for frame in frames:
             for run, first, count, *_ in self.outbox.acknowledge(frame, now):
-                run.owner.release(run.begin + first, count)
+                run.owner.release(run.first + first, count)
             if self.shared.frames:
                 self.shared.release(frame)
 
@@ -214,7 +214,7 @@ class Peer:
                 wait.drop()
             for run in self._answers.pop(request, {}).values():
                 self.outbox.cancel(run)
-                run.owner.release(run.begin + run.sent, run.waiting)
+                run.owner.release(run.first + run.sent, run.waiting)
 
     def close(self) -> None:
         """The process is gone, or replaced: nobody comes back for what it has asked for. What left may be read still,
@@ -235,4 +235,4 @@ class Peer:
 
 def _release(fragments: Iterable[Fragment[AnswerEntry, Pin]]) -> None:
     for run, first, count, *_ in fragments:
-        run.owner.release(run.begin + first, count)
+        run.owner.release(run.first + first, count)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -73,7 +73,6 @@ class OutRun(Generic[E, W]):
     """
 
     __slots__ = (
-        "begin",
         "bounds",
         "cancelled",
         "count",
@@ -112,8 +111,6 @@ class OutRun(Generic[E, W]):
         self.owner = owner
         self.sent = 0
         self.seq = 0
-        self.begin = 0
-        """The index of its first slice in the run that was put in."""
         self.is_again = False
         """Whether it was sent before."""
         self.queued = False
@@ -124,24 +121,10 @@ class OutRun(Generic[E, W]):
         """How many slices were not sent yet."""
         return self.count - self.sent
 
-    def count_within(self, limit: int) -> int:
-        """How many of the next slices have at most `limit` bytes together."""
-        sent = self.sent
-        if self.nbytes <= limit:
-            return self.count - sent
-        return int(self.bounds[sent + 1 :].searchsorted(self.bounds[sent] + limit, "right"))
-
-    def count_before(self, priority: int, *, equal: bool) -> int:
-        """How many of the next slices are sent before a run of that priority; `equal`: also those of the same
-        priority."""
-        if self.priorities is None:
-            return self.count - self.sent
-        return max(int(self.priorities[self.sent :].searchsorted(priority, "right" if equal else "left")), 1)
-
-    def mark_sent(self, count: int) -> None:
-        """Counts `count` more slices as sent."""
+    def mark_sent(self, count: int, nbytes: int) -> None:
+        """Counts `count` more slices as sent, which have so many bytes."""
         self.sent += count
-        self.nbytes = int(self.bounds[-1] - self.bounds[self.sent])
+        self.nbytes -= nbytes
         if self.priorities is not None and self.sent < self.count:
             self.priority = int(self.priorities[self.sent])
 
@@ -157,7 +140,7 @@ class OutRun(Generic[E, W]):
             owner=self.owner,
             priorities=priorities,
         )
-        again.seq, again.begin, again.is_again = self.seq, self.begin + first, True
+        again.seq, again.is_again = self.seq, True
         return again
 
 
@@ -196,21 +179,22 @@ class Pinnable:
 
 
 class Pin:
-    """Pins `count` parts of an array from `first` on; nothing if the array is None."""
+    """Pins `count` parts of an array from number `part` on; nothing if the array is None. `first` is what its owner
+    calls the first of them."""
 
-    __slots__ = ("_first", "pinnable")
+    __slots__ = ("_offset", "pinnable")
 
-    def __init__(self, pinnable: Pinnable | None, first: int, count: int) -> None:
+    def __init__(self, pinnable: Pinnable | None, part: int, count: int, *, first: int = 0) -> None:
         self.pinnable = pinnable
-        self._first = first
+        self._offset = part - first
         if pinnable is not None:
-            pinnable.pinned[first if count == 1 else slice(first, first + count)] += 1
+            pinnable.pinned[part if count == 1 else slice(part, part + count)] += 1
 
     def release(self, first: int, count: int) -> None:
-        """Unpins parts that have arrived, or will not be sent; `first` counts from 0 in the pin."""
+        """Unpins some that have arrived, or will not be sent."""
         if self.pinnable is not None:
-            first += self._first
-            self.pinnable.pinned[first if count == 1 else slice(first, first + count)] -= 1
+            part = first + self._offset
+            self.pinnable.pinned[part if count == 1 else slice(part, part + count)] -= 1
 
 
 UNPINNED: Final = Pin(None, 0, 0)
@@ -293,51 +277,27 @@ class LinkBounds:
 
 class Fragment(NamedTuple, Generic[E, W]):
     """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame: bytes `start` to
-    `stop` of the run."""
+    `stop` of the run. They are in row number `row` of the frame."""
 
     run: OutRun[E, W]
     first: int
     count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
     start: int
     stop: int
+    row: int = 0
 
 
 class OutFrame(NamedTuple, Generic[E, W]):
     """A frame that leaves now: its number, its fragments and their bytes in the same order, when it left, and how many
-    bytes were in flight then, its own among them."""
+    bytes were in flight then, its own among them. `rows` are those of its message: the fields of an entry, then
+    `first`, `count`, `nbytes`; fragments that continue one another have one together."""
 
     number: int
+    rows: list[Any]
     fragments: tuple[Fragment[E, W], ...]
     nbytes: int
     left_at: float
     in_flight: int
-
-    def runs(self) -> list[list[Fragment[E, W]]]:
-        """Its runs, in the order of the header: fragments that continue one another are one run."""
-        found: list[list[Fragment[E, W]]] = []
-        entry: E | None = None
-        stop = 0
-        for fragment in self.fragments:
-            first = fragment.run.first + fragment.first
-            if found and first == stop and fragment.run.entry == entry:
-                found[-1].append(fragment)
-            else:
-                found.append([fragment])
-                entry = fragment.run.entry
-            stop = first + fragment.count
-        return found
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """The same as rows of a message: `entry`, a tuple, then `first`, `count`, `nbytes`."""
-        if len(self.fragments) == 1:
-            ((run, first, count, _, _),) = self.fragments
-            return [(*run.entry, run.first + first, count, self.nbytes)]  # type: ignore[misc]  # it is a tuple
-        rows: list[tuple[Any, ...]] = []
-        for fragments in self.runs():
-            run, first, *_ = fragments[0]
-            count, nbytes = sum([one.count for one in fragments]), sum([one.stop - one.start for one in fragments])
-            rows.append((*run.entry, run.first + first, count, nbytes))  # type: ignore[misc]
-        return rows
 
     def sections(self) -> list[tuple[list[Fragment[E, W]], Sequence[Buffer]]]:
         """Adjacent fragments of one source, and their bytes, which are read at once: how a source encodes a run depends
@@ -427,45 +387,63 @@ class Outbox(Generic[E, W]):
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         heap = self._heap
         taken: list[Fragment[E, W]] = []
-        total = 0
+        rows: list[Any] = []
+        entry: E | None = None
+        total = next_slice = 0
         while heap and len(taken) < MAX_RUNS:
-            one = heap[0][3]
-            if not one.queued:
+            run = heap[0][3]
+            if not run.queued:
                 heapq.heappop(heap)
                 self._cancelled -= 1
                 continue
-            first, bounds = one.sent, one.bounds
-            count = one.count - first
-            if one.nbytes > limit - total:
-                count = one.count_within(limit - total)
-            if one.priorities is not None and len(heap) > 1:
-                priority, seq, *_ = min(heap[1:3])
-                count = min(count, one.count_before(priority, equal=one.seq < seq))
+            sent, bounds = run.sent, run.bounds
+            count = run.count - sent
+            if run.nbytes > limit - total or run.priorities is not None:
+                count = self._count_within(limit - total)
             if not count:
                 # The first slice may be larger than the frame, and than the credit where nothing is under way.
-                if taken or (int(bounds[first + 1] - bounds[first]) > room and self.in_flight_bytes):
+                if taken or (int(bounds[sent + 1] - bounds[sent]) > room and self.in_flight_bytes):
                     break
                 count = 1
-            start = int(bounds[first])
-            stop = start + one.nbytes if first + count == one.count else int(bounds[first + count])
-            taken.append(Fragment(one, first, count, start, stop))
-            total += stop - start
-            self.queued_bytes -= stop - start
-            self.queued_slices -= count
-            if first + count == one.count:
-                one.sent, one.nbytes = one.count, 0
-                one.queued = False
-                heapq.heappop(heap)
+            first, start = run.first + sent, int(bounds[sent])
+            nbytes = run.nbytes if sent + count == run.count else int(bounds[sent + count]) - start
+            if first == next_slice and run.entry == entry:
+                rows[-1][-2] += count
+                rows[-1][-1] += nbytes
             else:
-                one.mark_sent(count)
-                heapq.heapreplace(heap, (one.priority, one.seq, one.first + one.sent, one))
+                entry = run.entry
+                rows.append([*entry, first, count, nbytes])  # type: ignore[misc]  # it is a tuple
+            next_slice = first + count
+            taken.append(Fragment(run, sent, count, start, start + nbytes, len(rows) - 1))
+            total += nbytes
+            self.queued_slices -= count
+            run.mark_sent(count, nbytes)
+            if run.sent < run.count:
+                heapq.heapreplace(heap, (run.priority, run.seq, run.first + run.sent, run))
+            else:
+                run.queued = False
+                heapq.heappop(heap)
         if not taken:
             return None
+        self.queued_bytes -= total
         self._frame_number += 1
         self.in_flight_bytes += total
-        frame = OutFrame(self._frame_number, tuple(taken), total, now, self.in_flight_bytes)
+        frame = OutFrame(self._frame_number, rows, tuple(taken), total, now, self.in_flight_bytes)
         self.frames[frame.number] = frame
         return frame
+
+    def _count_within(self, limit: int) -> int:
+        """How many slices of the most urgent run leave before any other, within so many bytes."""
+        heap, run = self._heap, self._heap[0][3]
+        sent = run.sent
+        count = run.count - sent
+        if run.nbytes > limit:
+            count = int(run.bounds[sent + 1 :].searchsorted(run.bounds[sent] + limit, "right"))
+        if run.priorities is not None and len(heap) > 1:
+            priority, seq, *_ = min(heap[1:3])
+            side: Literal["left", "right"] = "right" if run.seq < seq else "left"
+            count = min(count, max(int(run.priorities[sent:].searchsorted(priority, side)), 1))
+        return count
 
     def acknowledge(self, number: int, now: float) -> tuple[Fragment[E, W], ...]:
         """The fragments of a frame that has arrived. Raises ProtocolError for a frame that is not in flight."""
@@ -501,20 +479,11 @@ class Outbox(Generic[E, W]):
         self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self.shared)
         return self._put_again([one for frame in frames.values() for one in frame.fragments])
 
-    def requeue_run(self, number: int, run: int) -> list[OutRun[E, W]]:
-        """A run of a frame in flight was refused: its fragments are queued again, as by `requeue`. The frame has
-        cancelled ones in their stead, so that its runs keep their numbers."""
+    def requeue_row(self, number: int, row: int) -> list[OutRun[E, W]]:
+        """A row of a frame in flight was refused: its fragments are queued again, as by `requeue`."""
         frame = self.frames[number]
-        refused = frame.runs()[run]
-        again = self._put_again(refused)
-        fragments = list(frame.fragments)
-        for at, fragment in enumerate(fragments):
-            if fragment in refused:
-                left = fragment.run.part(fragment.first, fragment.count)
-                left.cancelled = True
-                fragments[at] = fragment._replace(run=left, first=0)
-        self.frames[number] = frame._replace(fragments=tuple(fragments))
-        return again
+        self.frames[number] = frame._replace(fragments=tuple([one for one in frame.fragments if one.row != row]))
+        return self._put_again([one for one in frame.fragments if one.row == row])
 
     def _put_again(self, fragments: Sequence[Fragment[E, W]]) -> list[OutRun[E, W]]:
         again = [one.run.part(one.first, one.count) for one in fragments if not one.run.cancelled]

@@ -24,14 +24,12 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import (
     METRICS,
-    STEPS_KEPT,
     ShardCollector,
-    Stragglers,
     counted,
     metrics_served,
     summed,
 )
-from weft_kvstore.serving.shard_server import STAGES, ShardServer
+from weft_kvstore.serving.shard_server import STAGES, STEPS_KEPT, ShardServer, Stragglers
 from weft_kvstore.settings import LinkSettings
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)

@@ -67,19 +67,6 @@ def slices(frame: OutFrame[Any, Any]) -> list[tuple[Any, int, int]]:
     ]
 
 
-def told_of(frame: OutFrame[Any, Any]) -> list[tuple[Any, int, int, int]]:
-    """Of each run of the header: entry, first slice, slices, bytes."""
-    return [
-        (
-            some[0].run.entry,
-            some[0].run.first + some[0].first,
-            sum(p.count for p in some),
-            sum(p.stop - p.start for p in some),
-        )
-        for some in frame.runs()
-    ]
-
-
 def indices(frame: OutFrame[Any, Any]) -> list[int]:
     return [index for _, index, _ in slices(frame)]
 
@@ -117,30 +104,30 @@ def test_runs_of_many_slices_leave_as_if_each_slice_had_been_put_by_itself(
     wanted = []
     for number, one in enumerate(runs):
         one.sort(key=lambda each: each[0])
-        outbox.put(run_of([nbytes for _, nbytes in one], [priority for priority, _ in one], 10, number))
+        outbox.put(run_of([nbytes for _, nbytes in one], [priority for priority, _ in one], 10, (number,)))
         urgency = [priority if priorities else 0 for priority, _ in one]
-        wanted += [(urgency[at], number, 10 + at, one[at][1]) for at in range(len(one))]
+        wanted += [(urgency[at], (number,), 10 + at, one[at][1]) for at in range(len(one))]
     assert outbox.queued_slices == len(wanted)
     assert outbox.queued_bytes == sum(nbytes for *_, nbytes in wanted)
     found: list[tuple[Any, int, int]] = []
     while (frame := outbox.fill(0.0)) is not None:
         assert frame.nbytes == sum(nbytes for *_, nbytes in slices(frame)) == len(frame.payload())
         assert frame.nbytes <= min(frame_bytes, credit) or len(slices(frame)) == 1
-        assert told_of(frame) == joined(slices(frame))
+        assert frame.rows == joined(slices(frame))
         found += slices(frame)
         outbox.acknowledge(frame.number, 1.0)
     assert found == [(number, index, nbytes) for _, number, index, nbytes in sorted(wanted)]
     assert (outbox.queued_slices, outbox.queued_bytes, outbox.in_flight_bytes) == (0, 0, 0)
 
 
-def joined(found: list[tuple[Any, int, int]]) -> list[tuple[Any, int, int, int]]:
-    runs: list[tuple[Any, int, int, int]] = []
+def joined(found: list[tuple[Any, int, int]]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
     for entry, index, nbytes in found:
-        if runs and runs[-1][0] == entry and sum(runs[-1][1:3]) == index:
-            runs[-1] = (entry, runs[-1][1], runs[-1][2] + 1, runs[-1][3] + nbytes)
+        if rows and tuple(rows[-1][:-3]) == entry and sum(rows[-1][-3:-1]) == index:
+            rows[-1][-2:] = [rows[-1][-2] + 1, rows[-1][-1] + nbytes]
         else:
-            runs.append((entry, index, 1, nbytes))
-    return runs
+            rows.append([*entry, index, 1, nbytes])
+    return rows
 
 
 def test_without_priorities_the_first_in_is_the_first_out() -> None:
@@ -234,7 +221,7 @@ def test_a_frame_within_one_buffer_is_a_view_of_it() -> None:
     for first, count in ((4, 2), (6, 1)):
         frame = outbox.fill(0.0)
         assert frame is not None
-        assert frame.rows() == [(5, 1, first, count, 4 * count)]
+        assert frame.rows == [[5, 1, first, count, 4 * count]]
         payloads.append(frame.payload())
     assert all(isinstance(one, memoryview) and one.obj is run.source.base.obj for one in payloads)
     assert b"".join(payloads) == bytes(range(12))
@@ -258,7 +245,7 @@ def test_what_the_header_has_as_one_run_is_cut_at_once() -> None:
     outbox.bounds.frame_bytes = 8
     frame = outbox.fill(0.0)
     assert frame is not None
-    assert frame.rows() == [(0, 0, 0, 4, 4), (1, 0, 7, 1, 2)]
+    assert frame.rows == [[0, 0, 0, 4, 4], [1, 0, 7, 1, 2]]
     assert bytes(frame.payload())[:4] == b"\3\2\1\0"
     assert frame.nbytes == len(frame.payload()) == 6
 
@@ -270,7 +257,7 @@ def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
         outbox.put(OutRun(entry, index, bounds, BufferSource(memoryview(text)), priority=0, owner=None))
     frame = outbox.fill(0.0)
     assert frame is not None
-    assert frame.rows() == [(0, 0, 0, 1, 4), (1, 0, 0, 1, 4), (0, 0, 3, 2, 6)]
+    assert frame.rows == [[0, 0, 0, 1, 4], [1, 0, 0, 1, 4], [0, 0, 3, 2, 6]]
     assert bytes(frame.payload()) == b"abcdefghijklmn"
 
 
@@ -283,14 +270,14 @@ def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_pl
     put = []
     for number, one in enumerate(runs):
         one.sort(key=lambda each: each[0])
-        put.append(run_of([nbytes for _, nbytes in one], [priority for priority, _ in one], entry=number))
+        put.append(run_of([nbytes for _, nbytes in one], [priority for priority, _ in one], entry=(number,)))
         outbox.put(put[-1])
     for _ in range(sent):
         outbox.fill(0.0)
     again = [*put, *outbox.requeue()]
     assert outbox.in_flight_bytes == 0
     for run in again:
-        if run.entry in cancelled:
+        if run.entry[0] in cancelled:
             outbox.cancel(run)
     outbox.fill(0.0)
     outbox.fill(0.0)
@@ -303,7 +290,7 @@ def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_pl
     )
     assert outbox.queued_slices == len(order)
     assert outbox.queued_bytes == sum(nbytes for *_, nbytes in order)
-    assert drained(outbox) == [(number, at, nbytes) for _, number, at, nbytes in order]
+    assert drained(outbox) == [((number,), at, nbytes) for _, number, at, nbytes in order]
     assert (outbox.in_flight_bytes, outbox.queued_bytes, outbox.queued_slices) == (0, 0, 0)
 
 
@@ -315,21 +302,12 @@ def test_pieces_that_were_refused_together_wait_again_and_leave_the_numbers_of_a
     frame = outbox.fill(0.0)
     assert frame is not None
     fragments = list(frame.fragments)
-    assert frame.runs() == [fragments[:2], fragments[2:3], fragments[3:]]
+    assert [one.row for one in fragments] == [0, 0, 1, 2, 2]
     outbox.cancel(runs[3])
-    again = outbox.requeue_run(frame.number, 2)
+    again = outbox.requeue_row(frame.number, 2)
     assert [(run.first, run.count) for run in again] == [(3, 2)]
-    left = outbox.frames.get(frame.number)
-    assert left is not None
-    assert left.rows() == frame.rows()
-    assert [run.first for run in outbox.requeue_run(frame.number, 0)] == [0, 1]
-    assert [fragment.run.cancelled for fragment in outbox.acknowledge(frame.number, 0.0)] == [
-        True,
-        True,
-        False,
-        True,
-        True,
-    ]
+    assert [run.first for run in outbox.requeue_row(frame.number, 0)] == [0, 1]
+    assert outbox.acknowledge(frame.number, 0.0) == (fragments[2],)
     assert drained(outbox) == [("a", 0, 4), ("a", 1, 4), ("a", 3, 2), ("a", 4, 2)]
 
 
