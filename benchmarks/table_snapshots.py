@@ -46,7 +46,7 @@ class Pushing:
 
     def once(self) -> None:
         ids = np.unique(self._draw.integers(0, self._rows, self._touched))
-        self._client.push_rows("table", self.step, ids, self._gradient[: len(ids)]).result()
+        self._client.push("table", self.step, self._gradient[: len(ids)], ids).result()
         self._client.barrier(self.step, []).result()
         self.step += 1
         self.most_bytes = max(self.most_bytes, resident_bytes())
@@ -90,7 +90,7 @@ def main() -> None:
             steps = range(-(-rows // AT_ONCE))
             for step in steps:
                 ids = np.arange(step * AT_ONCE, min((step + 1) * AT_ONCE, rows))
-                client.push_rows("table", step, ids, np.ones((len(ids), width), np.float32)).result()
+                client.push("table", step, np.ones((len(ids), width), np.float32), ids).result()
                 client.barrier(step, []).result()
             pushing = Pushing(client, rows, width, arguments.touched, len(steps))
             end, first = time.monotonic() + PLAIN_S, pushing.step

@@ -73,8 +73,14 @@ class PlainStore:
         self.closed = False
         self.open: list[Future[np.ndarray]] = []
 
-    def push(self, key: str, step: int, gradient: np.ndarray) -> Future[None]:
+    def push(self, key: str, step: int, gradient: np.ndarray, ids: np.ndarray | None = None) -> Future[None]:
+        """Rows as a whole gradient, with zeros elsewhere: the same under plain descent."""
         expected = self.cluster.keys[key].value
+        if ids is not None:
+            assert ids.dtype == np.int64
+            assert gradient.shape == (len(ids), *expected.shape[1:])
+            rows, gradient = gradient, np.zeros_like(expected, gradient.dtype)
+            np.add.at(gradient, ids[ids >= 0], rows[ids >= 0])
         assert gradient.shape == expected.shape
         assert gradient.dtype == expected.dtype
         assert gradient.flags.c_contiguous
@@ -83,17 +89,11 @@ class PlainStore:
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
         return self._given(nothing, step, None)
 
-    def push_rows(self, key: str, step: int, ids: np.ndarray, rows: np.ndarray) -> Future[None]:
-        """The rows as a whole gradient, with zeros elsewhere: the same under plain descent."""
-        expected = self.cluster.keys[key].value
-        assert ids.dtype == np.int64
-        assert rows.dtype == expected.dtype
-        assert rows.shape == (len(ids), *expected.shape[1:])
-        gradient = np.zeros_like(expected)
-        np.add.at(gradient, ids[ids >= 0], rows[ids >= 0])
-        return self._given([key], step, gradient)
-
-    def pull_rows(self, key: str, ids: np.ndarray, version: int, *, settled: bool = False) -> Future[np.ndarray]:
+    def pull(
+        self, key: str, version: int, ids: np.ndarray | None = None, *, settled: bool = False
+    ) -> Future[np.ndarray]:
+        if ids is None:
+            return self._pull(key, version)
         rows: Future[np.ndarray] = Future()
 
         def take(whole: Future[np.ndarray]) -> None:
@@ -104,10 +104,10 @@ class PlainStore:
             taken[ids < 0] = 0
             rows.set_result(taken)
 
-        self.pull(key, version).add_done_callback(take)
+        self._pull(key, version).add_done_callback(take)
         return rows
 
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[np.ndarray]:
+    def _pull(self, key: str, version: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()
         with self.cluster.lock:
             entry = self.cluster.keys[key]

@@ -101,8 +101,8 @@ def over_wire(count: int) -> dict[str, Any]:
         with StoreClient(described, 0, settings=LinkSettings(same_host=False)) as store:
             for step, ids in enumerate(batches(count)):
                 start = time.perf_counter()
-                pushed = store.push_rows("table", step, ids, gradient[: len(ids)])
-                rows = store.pull_rows("table", ids, step + 1).result(60)
+                pushed = store.push("table", step, gradient[: len(ids)], ids)
+                rows = store.pull("table", step + 1, ids).result(60)
                 pushed.result(60)
                 times.append(time.perf_counter() - start)
                 assert rows.max() <= 0.0, "every row has seen a step"

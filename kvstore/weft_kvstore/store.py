@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -142,60 +142,48 @@ class ClientStatistics:
 class Readable(Protocol):
     """What reads parameters: a store, or what stands in its place."""
 
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+    def pull(
+        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
+    ) -> Future[Any]:
         """See `Store.pull`."""
-
-    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
-        """See `Store.pull_rows`."""
 
 
 class Store(Protocol):
     """One slot's way to the parameters. Every method returns at once; futures end by a value or a StoreError.
 
-    A callback added to a future runs on the store's IO thread: it must be short and must not wait. A key that is a
-    table (`KeyDescription.rows`) is reached by the calls that end in `_rows`, any other key by those that do not.
+    A callback added to a future runs on the store's IO thread: it must be short and must not wait. Of a key that is a
+    table (`KeyDescription.rows`) a call names the rows by their `ids` (n) int64; of any other key it has none.
     Versions: in sync, version v of a key has seen the steps before v of every slot. In async a pull of version v waits
     only for this slot's own first v steps, and with `settled` for those of every contributing slot.
     """
 
-    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+    def push(self, key: str, step: int, gradient: Array, ids: Array | None = None) -> Future[None]:
         """Add this slot's gradient of `step` (from 0). The array is kept, not copied, until the future ends, which is
-        when every slice was acknowledged; it must not be written before. C-contiguous, of the key's dtype and shape."""
+        when every slice was acknowledged; it must not be written before. C-contiguous, of the key's dtype and shape.
 
-    def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
-        """Add this slot's gradient of some rows of a table: `ids` (n) int64, `rows` (n, ...row shape) of its dtype.
-
-        Rows of one id are summed in their order; those of negative ids are padding and are dropped. A slot pushes to a
-        table once a step; no ids at all is a push too. Arrays are kept until the future ends, as by `push`.
+        Of a table the gradient has a row for each id (n, ...row shape). Rows of one id are summed in their order; those
+        of negative ids are padding and are dropped. A slot pushes to a table once a step; no ids at all is a push too.
         """
 
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+    def pull(
+        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
+    ) -> Future[Any]:
         """The key's value once `version` updates have been applied (0: the first value). A new array, owned by the
-        caller. It may be newer only where the store cannot hold it back: in sync never before this slot has pushed."""
+        caller. It may be newer only where the store cannot hold it back: in sync never before this slot has pushed.
+        With `state` the rule's arrays instead, by the rule's names, each of the key's shape.
 
-    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
-        """Rows of a table (n, ...row shape) at that version, for `ids` (n) int64 in any order, with repetitions or
-        none at all; a negative id gives a row of zeros. `ids` is read before the call returns."""
+        Of a table these are rows (n, ...row shape), for ids in any order, with repetitions or none at all; a negative
+        id gives a row of zeros. `ids` is read before the call returns.
+        """
 
-    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        """The rule's state of the key at that version, by the rule's names; each of the key's shape."""
-
-    def pull_state_rows(
-        self, key: str, ids: Array, version: int, *, settled: bool = False
-    ) -> Future[Mapping[str, Array]]:
-        """The rule's state of some rows of a table, by the rule's names; each as `pull_rows` gives the rows."""
-
-    def set(self, key: str, version: int, value: Array) -> Future[None]:
+    def set(self, key: str, version: int, value: Array, ids: Array | None = None) -> Future[None]:
         """Make this the key's value at that version; the rule's state stays. Kept, as by `push`, until the future ends.
 
         Version 0 is for keys whose initializer is `Given`: they have no value before it is set. A later version's value
         is replaced once the step before it is applied, so the version must not have passed, nor be far ahead. In async
-        the value holds at once. To set the same again does no harm.
+        the value holds at once. To set the same again does no harm. Several calls may set rows of one version; of rows
+        of one id the last one counts.
         """
-
-    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
-        """Make these the rows of a table at that version; several calls may set rows of one version. Of rows of one id
-        the last one counts."""
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         """Tell every shard that this slot has sent all of `step` and has nothing for the keys named.

@@ -59,7 +59,7 @@ def test_a_job_trains_with_the_rule_its_schedules_and_multipliers(rule: CustomOp
                 weight, state = rule.apply(weight, gradients[0] + gradients[1], state, step=step + 1, lr=number)
             given = local.pull(key, 4).result(WAIT_S)
             assert given.reshape(shape).tobytes() == weight.tobytes()
-            kept = local.pull_state(key, 4).result(WAIT_S)
+            kept = local.pull(key, 4, state=True).result(WAIT_S)
             assert {name: array.tobytes() for name, array in kept.items()} == {
                 name: array.tobytes() for name, array in (state or {}).items()
             }

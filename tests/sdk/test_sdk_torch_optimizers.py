@@ -74,13 +74,13 @@ def test_rows_of_a_table_are_updated_as_pytorch_updates_those_of_a_sparse_gradie
     checks = torch.sparse.check_sparse_tensor_invariants(enable=True)
     with checks, LocalStore(describe({"t": table}, rule=plan.rule, **plan.hyper)) as store:
         ids = np.arange(9)
-        weight = torch.nn.Parameter(torch.from_numpy(store.pull_rows("t", ids, 0).result(WAIT_S).copy()))
+        weight = torch.nn.Parameter(torch.from_numpy(store.pull("t", 0, ids).result(WAIT_S).copy()))
         optimizer = torch.optim.Adagrad([weight], lr=0.05, lr_decay=0.2)
         for step in range(STEPS):
             met = np.sort(draw.choice(9, 4, replace=False))
             rows = draw.standard_normal((4, 3), np.float32)
-            store.push_rows("t", step, met, rows).result(WAIT_S)
+            store.push("t", step, rows, met).result(WAIT_S)
             weight.grad = torch.sparse_coo_tensor(met[None], torch.from_numpy(rows), (9, 3))
             optimizer.step()
-        given = store.pull_rows("t", ids, STEPS).result(WAIT_S)
+        given = store.pull("t", STEPS, ids).result(WAIT_S)
     np.testing.assert_allclose(given, weight.detach().numpy(), rtol=1e-6, atol=1e-6)

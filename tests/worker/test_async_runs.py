@@ -57,7 +57,7 @@ def late_until(others: list[Records], store: Any) -> Any:
 
         return asked
 
-    store.pull, store.pull_rows = impatient(store.pull), impatient(store.pull_rows)
+    store.pull = impatient(store.pull)
     return store
 
 
@@ -86,21 +86,14 @@ class Noted:
     def __getattr__(self, call: str) -> Any:
         return getattr(self.store, call)
 
-    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+    def push(self, key: str, step: int, gradient: Array, ids: Array | None = None) -> Future[None]:
         if (key, step) == ("w", 0):
             self.gradient = gradient.copy()
             if self.slot == 0:
                 self.first.set()
-        self._wait()
-        return self.store.push(key, step, gradient)
-
-    def push_rows(self, key: str, step: int, *given: Array) -> Future[None]:
-        self._wait()
-        return self.store.push_rows(key, step, *given)
-
-    def _wait(self) -> None:
         if self.slot > 0:
             assert self.first.wait(WAIT_S)
+        return self.store.push(key, step, gradient, ids)
 
 
 def test_a_slots_loss_is_the_mean_of_its_own_batch(data):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,14 +101,13 @@ class Halves:
     def __init__(self, state: Array | StoreLostError) -> None:
         self.state = state
 
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
-        future: Future[Array] = Future()
-        future.set_result(np.ones(2))
-        return future
-
-    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        future: Future[Mapping[str, Array]] = Future()
-        if isinstance(self.state, StoreLostError):
+    def pull(
+        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
+    ) -> Future[Any]:
+        future: Future[Any] = Future()
+        if not state:
+            future.set_result(np.ones(2))
+        elif isinstance(self.state, StoreLostError):
             future.set_exception(self.state)
         else:
             future.set_result({AVERAGE: self.state})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -39,27 +39,17 @@ class Numbered:
 
     def __init__(self, *keys: KeyDescription) -> None:
         self.keys = {each.key: each for each in keys}
-        self.calls: list[tuple[str, str, int, bool]] = []
+        self.calls: list[tuple[str, int, bool]] = []
         self.rows_at_once = 0
 
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
-        self.calls.append(("pull", key, version, settled))
-        return _done(self._whole(key))
-
-    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
-        self.calls.append(("pull_rows", key, version, settled))
-        self.rows_at_once = max(self.rows_at_once, len(ids))
-        return _done(self._rows(key, ids))
-
-    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        self.calls.append(("pull_state", key, version, settled))
-        return _done({"v": self._whole(key) + 2, "m": self._whole(key) + 1})
-
-    def pull_state_rows(
-        self, key: str, ids: Array, version: int, *, settled: bool = False
-    ) -> Future[Mapping[str, Array]]:
-        self.calls.append(("pull_state_rows", key, version, settled))
-        return _done({"v": self._rows(key, ids) + 2, "m": self._rows(key, ids) + 1})
+    def pull(
+        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
+    ) -> Future[Any]:
+        self.calls.append((key, version, settled))
+        if ids is not None:
+            self.rows_at_once = max(self.rows_at_once, len(ids))
+        value = self._whole(key) if ids is None else self._rows(key, ids)
+        return _done({"v": value + 2, "m": value + 1} if state else value)
 
     def _whole(self, key: str) -> Array:
         described = self.keys[key]
@@ -104,7 +94,7 @@ def test_tables_and_dense_keys_are_in_it_and_the_state_of_what_trains_where_aske
         for name_of in trained:
             np.testing.assert_array_equal(found[f"weft.state/m/{name_of}"], store._whole(name_of) + 1)
             np.testing.assert_array_equal(found[f"weft.state/v/{name_of}"], store._whole(name_of) + 2)
-    assert {(version, settled) for _, _, version, settled in store.calls} == {(4, True)}
+    assert {(version, settled) for _, version, settled in store.calls} == {(4, True)}
 
 
 def test_a_document_can_be_made_again():
@@ -141,7 +131,7 @@ def test_the_store_is_asked_ahead_but_not_for_everything():
 
 def test_what_the_store_fails_with_comes_out_of_the_pieces():
     class Failing(Numbered):
-        def pull_rows(self, *arguments: Any, **named: Any) -> Future[Array]:
+        def pull(self, *arguments: Any, **named: Any) -> Future[Array]:
             failed: Future[Array] = Future()
             failed.set_exception(StoreLostError("shard 1 is silent"))
             return failed

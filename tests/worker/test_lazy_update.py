@@ -64,7 +64,7 @@ def first_values(job: Job) -> dict[str, Array]:
     description = description_from_json(replace(job, shards=("",)).store_spec().model_dump(mode="json"))
     with LocalStore(description) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
-        first["table"] = store.pull_rows("table", np.arange(VOCABULARY), 0).result(WAIT_S)
+        first["table"] = store.pull("table", 0, np.arange(VOCABULARY)).result(WAIT_S)
     return first
 
 

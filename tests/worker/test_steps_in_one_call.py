@@ -77,4 +77,4 @@ def test_values_arrive_where_they_are_read_and_a_version_that_nobody_took_is_pas
             np.testing.assert_array_equal(value, kept)
         shared.send(keys, 2, gradients, goes_on=False, in_place=True)
         shared.end(2)
-        assert store.pull_versions(keys, 3).result().lowest.tolist() == [3] * len(keys)
+        assert store.pull(keys, 3, with_versions=True).result().lowest.tolist() == [3] * len(keys)

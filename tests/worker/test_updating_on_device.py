@@ -132,7 +132,7 @@ def test_values_do_not_cross_for_a_step_and_each_is_the_callers_own(job: Job, de
     assert device.sent == crossed + 1
     np.testing.assert_array_equal(strict_arrays.to_host(first), strict_arrays.to_host(again))
     np.testing.assert_allclose(strict_arrays.to_host(later), strict_arrays.to_host(first) - 0.5, rtol=1e-6)
-    value, state = store.pull("b2", 1).result(WAIT_S), store.pull_state("b2", 1).result(WAIT_S)
+    value, state = store.pull("b2", 1).result(WAIT_S), store.pull("b2", 1, state=True).result(WAIT_S)
     assert isinstance(value, np.ndarray)
     np.testing.assert_array_equal(value, strict_arrays.to_host(later))
     np.testing.assert_array_equal(state["momentum"], ones)

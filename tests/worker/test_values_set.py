@@ -91,7 +91,7 @@ def test_given_values_are_the_first_ones_for_every_slot(data, names, slots):
 def test_given_values_that_the_graph_would_have_made_change_no_bit(data):
     with store_for(job_of(data, 4)) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
-        first["table"] = store.pull_rows("table", np.arange(VOCABULARY), 0).result(WAIT_S)
+        first["table"] = store.pull("table", 0, np.arange(VOCABULARY)).result(WAIT_S)
     given = trained(job_of(data, 4, given=("table", "w", "b"), slots=3), {"given": save(first)})
     plain = trained(job_of(data, 4, slots=3))
     for key, value in final(plain[0]).items():
@@ -147,7 +147,7 @@ class NotedStore:
             return intact
 
         def noting(key: str, step: int, *arrays: Array) -> Any:
-            self.noted.append((call.removesuffix("_rows"), key, step))
+            self.noted.append((call, key, step))
             return intact(key, step, *arrays)
 
         return noting
@@ -208,7 +208,7 @@ def test_a_key_is_set_again_once_its_earlier_value_holds(data, key):
         assert again.is_alive(), "version 1 is not there: no slot has sent step 0"
         for each in keys.values():
             if each.rows:
-                store.push_rows(each.key, 0, np.zeros(0, np.int64), np.zeros((0, *each.shape[1:]), each.dtype))
+                store.push(each.key, 0, np.zeros((0, *each.shape[1:]), each.dtype), np.zeros(0, np.int64))
             else:
                 store.push(each.key, 0, np.zeros(each.shape, each.dtype))
         again.join(WAIT_S)

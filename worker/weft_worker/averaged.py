@@ -22,20 +22,11 @@ class AveragedStore(Readable):
         self._store = store
         self._averaged = frozenset(name for name, key in keys.items() if key.update is Update.RULE and key.slots)
 
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
-        value = self._store.pull(key, version, settled=settled)
-        if key not in self._averaged:
+    def pull(
+        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
+    ) -> Future[Any]:
+        value = self._store.pull(key, version, ids, settled=settled, state=state)
+        if state or key not in self._averaged:
             return value
-        return _average(value, self._store.pull_state(key, version, settled=settled))
-
-    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
-        rows = self._store.pull_rows(key, ids, version, settled=settled)
-        if key not in self._averaged:
-            return rows
-        return _average(rows, self._store.pull_state_rows(key, ids, version, settled=settled))
-
-
-def _average(value: Future[Array], state: Future[Mapping[str, Array]]) -> Future[Array]:
-    """Ends with the weight and how far its average is ahead, added up."""
-    both: list[Future[Any]] = [value, state]
-    return joined(both, lambda found: found[0] + found[1][AVERAGE])
+        both = [value, self._store.pull(key, version, ids, settled=settled, state=True)]
+        return joined(both, lambda found: found[0] + found[1][AVERAGE])  # The weight, and how far its average is ahead.

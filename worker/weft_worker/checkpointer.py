@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -27,13 +29,8 @@ AHEAD: Final = 2
 """Answers that are asked for while one is handed on."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """One call of the store, and the arrays of its answer that the document goes on with."""
-
-    what: str
-    begin: Callable[[], Future[Any]]
-    take: Callable[[Any], Sequence[Array]]
+_Asked = tuple[str, Future[Any], Sequence[str] | None]
+"""What is pulled, and the rule's arrays of it that the document goes on with; None: it is a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +57,24 @@ class Checkpointer:
 
         def pieces() -> Iterator[bytes]:
             yield head
-            asks = self._all_asks(stateful, version, settled=settled)
-            for array in _answers(asks, self.timeout_s):
+            asked = self._asked(stateful if self.state else (), version, settled=settled)
+            for array in _answers(asked, self.timeout_s):
                 yield from _bytes_of(array)
 
         return Document(len(head) + sum(tensor.nbytes for tensor in tensors), pieces)
 
-    def _all_asks(self, stateful: Sequence[KeyDescription], version: int, *, settled: bool) -> Iterator[_Ask]:
+    def _asked(self, stateful: Sequence[KeyDescription], version: int, *, settled: bool) -> Iterator[_Asked]:
+        """Pulls one part after the other. A table's arrays of state come one after the other, since the format has them
+        so: the store gives all of them each time."""
+        pull = partial(self.store.pull, settled=settled)
         for key in self.keys:
-            yield from self._asks(key, version, settled=settled)
-        for key in stateful if self.state else ():
-            yield from self._state_asks(key, version, settled=settled)
-
-    def _asks(self, key: KeyDescription, version: int, *, settled: bool) -> Iterator[_Ask]:
-        name, what = key.key, f"the value of key {key.key!r} at version {version}"
-        if not key.rows:
-            yield _Ask(what, lambda: self.store.pull(name, version, settled=settled), lambda array: [array])
-            return
-        for ids in runs_of(key):
-            yield _Ask(what, _bound(self.store.pull_rows, name, ids, version, settled), lambda array: [array])
-
-    def _state_asks(self, key: KeyDescription, version: int, *, settled: bool) -> Iterator[_Ask]:
-        """A table's arrays one after the other, since the format has them so: the store gives all of them each time."""
-        what = f"the state of key {key.key!r} at version {version}"
-        if not key.rows:
-            begin = lambda: self.store.pull_state(key.key, version, settled=settled)  # noqa: E731
-            yield _Ask(what, begin, lambda arrays: [arrays[name] for name in self.state])
-            return
-        for name in self.state:
-            for ids in runs_of(key):
-                begin = _bound(self.store.pull_state_rows, key.key, ids, version, settled)
-                yield _Ask(what, begin, _taking(name))
+            for ids in ids_of(key):
+                yield f"the value of key {key.key!r} at version {version}", pull(key.key, version, ids), None
+        for key in stateful:
+            what = f"the state of key {key.key!r} at version {version}"
+            for names in [(name,) for name in self.state] if key.rows else [self.state]:
+                for ids in ids_of(key):
+                    yield what, pull(key.key, version, ids, state=True), names
 
 
 def pull_all(
@@ -107,34 +91,27 @@ def pull_all(
     return {key: future.result() for key, future in futures.items()}
 
 
-def runs_of(key: KeyDescription) -> Iterator[Array]:
-    """The ids of all rows of a table, in runs of a few MiB of rows."""
+def ids_of(key: KeyDescription) -> Iterator[Array | None]:
+    """The ids of all rows of a table, a few MiB of rows at a time; None for a key that is pulled and set whole."""
+    if not key.rows:
+        yield None
+        return
     at_once = max(RUN_BYTES // max(key.row_bytes, 1), 1)
     for start in range(0, key.shape[0], at_once):
         yield np.arange(start, min(start + at_once, key.shape[0]), dtype=np.int64)
 
 
-def _answers(asks: Iterator[_Ask], timeout_s: float) -> Iterator[Array]:
+def _answers(asked: Iterator[_Asked], timeout_s: float) -> Iterator[Array]:
     """The arrays of all answers in order; the next ones are asked for while one is taken."""
-    under_way: deque[tuple[_Ask, Future[Any]]] = deque()
-    for ask in asks:
-        under_way.append((ask, ask.begin()))
-        if len(under_way) > AHEAD:
-            first, future = under_way.popleft()
-            yield from first.take(result_of(future, first.what, timeout_s))
-    while under_way:
-        first, future = under_way.popleft()
-        yield from first.take(result_of(future, first.what, timeout_s))
-
-
-def _bound(
-    pull: Callable[..., Future[Any]], key: str, ids: Array, version: int, settled: bool
-) -> Callable[[], Future[Any]]:
-    return lambda: pull(key, ids, version, settled=settled)
-
-
-def _taking(name: str) -> Callable[[Mapping[str, Array]], Sequence[Array]]:
-    return lambda arrays: [arrays[name]]
+    under_way: deque[_Asked] = deque()
+    more = True
+    while more or under_way:
+        under_way.extend(islice(asked, AHEAD + 1 - len(under_way)))
+        more = len(under_way) > AHEAD
+        if under_way:
+            what, future, names = under_way.popleft()
+            found = result_of(future, what, timeout_s)
+            yield from [found] if names is None else [found[name] for name in names]
 
 
 def _bytes_of(array: Array) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -117,46 +117,25 @@ class LocalUpdateStore:
     def pull_on_device(self, key: str, version: int) -> Future[Array]:
         return self._value(key, version, self._keys[key].value_there)
 
-    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+    def push(self, key: str, step: int, gradient: Array, ids: Array | None = None) -> Future[None]:
         if key not in self._keys:
-            return self._store.push(key, step, gradient)
+            return self._store.push(key, step, gradient, ids)
         if self._versions.version(key) == step:  # Another thread changes it, and not before this push.
             return self._push(key, step, gradient)
         return self._once_at([key], step, lambda: self._push(key, step, gradient))
 
-    def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
-        return self._store.push_rows(key, step, ids, rows)
-
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+    def pull(
+        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
+    ) -> Future[Any]:
         if key not in self._keys:
-            return self._store.pull(key, version, settled=settled)
-        return self._value(key, version, self._keys[key].value)
+            return self._store.pull(key, version, ids, settled=settled, state=state)
+        return self._value(key, version, self._keys[key].state if state else self._keys[key].value)
 
-    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
-        return self._store.pull_rows(key, ids, version, settled=settled)
-
-    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        if key not in self._keys:
-            return self._store.pull_state(key, version, settled=settled)
-        return self._value(key, version, self._keys[key].state)
-
-    def pull_state_rows(
-        self, key: str, ids: Array, version: int, *, settled: bool = False
-    ) -> Future[Mapping[str, Array]]:
-        return self._store.pull_state_rows(key, ids, version, settled=settled)
-
-    def set(self, key: str, version: int, value: Array) -> Future[None]:
+    def set(self, key: str, version: int, value: Array, ids: Array | None = None) -> Future[None]:
         if key in self._keys and version > 0:
-            refused: Future[None] = Future()
             where = f"key {key!r}, version {version}"
-            refused.set_exception(
-                StoreRefusedError(f"{where}: every worker updates it by itself; it cannot be set while the job runs")
-            )
-            return refused
-        return self._store.set(key, version, value)
-
-    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
-        return self._store.set_rows(key, version, ids, rows)
+            raise StoreRefusedError(f"{where}: every worker updates it by itself; it cannot be set while the job runs")
+        return self._store.set(key, version, value, ids)
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         """A key that this worker updates is declared once its version `step` is there: see the class."""

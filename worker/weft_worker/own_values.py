@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
-from weft_kvstore.futures import OtherThread
+from weft_kvstore.futures import OtherThread, finished
 from weft_kvstore.local import LocalStore
 from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured
 from weft_kvstore.sharding import slices_of
@@ -163,56 +164,34 @@ class OwnStore:
             else:
                 self._capture = step, done
 
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+    def pull(
+        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
+    ) -> Future[Any]:
         first = self._first
-        if version == 0 and first is not None:
+        if version == 0 and first is not None and key in self._names and not state:
             return first.pull(key, 0)  # First values that are given are waited for there.
-        return self._at(key, version, lambda: self._copy(key))
+        if ids is not None:
+            read = self._of_tables.state_rows if state else self._of_tables.rows
+            return self._at(key, version, partial(read, key, ids))
+        return self._at(key, version, self._ruled[key].state if state else partial(self._copy, key))
 
-    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        return self._at(key, version, self._ruled[key].state)
-
-    def set(self, key: str, version: int, value: Array) -> Future[None]:
-        done: Future[None] = Future()
+    def set(self, key: str, version: int, value: Array, ids: Array | None = None) -> Future[None]:
         with self._lock:
-            if version == 0 and self._first is not None:
+            if ids is not None:
+                self._of_tables.set_rows(key, version, ids, value)
+            elif version == 0 and self._first is not None:
                 return self._first.set(key, 0, value)
-            if version <= self._version:
-                done.set_exception(StoreRefusedError(f"key {key!r}, version {version}: it is at {self._version}"))
+            elif version <= self._version:
+                raise StoreRefusedError(f"key {key!r}, version {version}: it is at {self._version}")
             else:
                 self._to_set.setdefault(version, {})[key] = value.copy()
-                done.set_result(None)
-        return done
+        return finished(None)
 
-    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
-        return _refused(f"key {key!r}, step {step}")
-
-    def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
-        return _refused(f"key {key!r}, step {step}")
-
-    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
-        tables = self._of_tables
-        return self._at(key, version, lambda: tables.rows(key, ids))
-
-    def pull_state_rows(
-        self, key: str, ids: Array, version: int, *, settled: bool = False
-    ) -> Future[Mapping[str, Array]]:
-        tables = self._of_tables
-        return self._at(key, version, lambda: tables.state_rows(key, ids))
-
-    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
-        done: Future[None] = Future()
-        try:
-            with self._lock:
-                self._of_tables.set_rows(key, version, ids, rows)
-        except (StoreRefusedError, MemoryError) as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-        return done
+    def push(self, key: str, step: int, gradient: Array, ids: Array | None = None) -> Future[None]:
+        raise StoreRefusedError(f"key {key!r}, step {step}: this worker's own values are updated")
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
-        return _refused(f"barrier of step {step}")
+        raise StoreRefusedError(f"barrier of step {step}: this worker's own values are updated")
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics() if self._tables is None else self._tables.statistics()
@@ -343,13 +322,6 @@ class OwnStore:
                 with self._device.use():
                     _end(future, _outcome(take))
         return future
-
-
-def _refused(what: str) -> Future[Any]:
-    """What a store for several would be asked."""
-    refused: Future[Any] = Future()
-    refused.set_exception(StoreRefusedError(f"{what}: this worker's own values are updated"))
-    return refused
 
 
 def _outcome(take: Callable[[], Any]) -> tuple[Any, Exception | None]:

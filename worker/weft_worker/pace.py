@@ -22,9 +22,7 @@ class Pace:
 
     def reached(self, store: Store, version: int, *, settled: bool = False) -> Future[Array]:
         """Ends when the key has seen `version` steps; with `settled`, of every slot."""
-        if self.rows:
-            return store.pull_rows(self.key, np.zeros(1, np.int64), version, settled=settled)
-        return store.pull(self.key, version, settled=settled)
+        return store.pull(self.key, version, np.zeros(1, np.int64) if self.rows else None, settled=settled)
 
 
 def waiting_ids(ids: Array) -> Array:

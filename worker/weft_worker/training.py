@@ -84,7 +84,7 @@ class Training:
         what = f"slot {self.task.allocation.slot}: which step is under way"
         if not isinstance(self.store, StoreCalls):
             raise WorkerError(f"{what}: only shards know, and the job has none")
-        asked = self.store.pull_versions(keys, first, settled=True)
+        asked = self.store.pull(keys, first, settled=True, with_versions=True)
         under_way = int(result_of(asked, what, timeout_s).lowest.min())
         if under_way > first and not self.steps.scale.is_fixed:
             outcome = result_of(self.store.barrier(under_way - 1, []), f"{what}, its loss scale", timeout_s)

@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 from weft_kvstore.description.records import KeyDescription, is_given
 from weft_kvstore.snapshot_files import Tensor, TensorFile, TensorFileError
 from weft_kvstore.store import Store
-from weft_worker.checkpointer import runs_of
+from weft_worker.checkpointer import ids_of
 from weft_worker.pace import Pace
 from weft_worker.patience import Tell, patiently, result_of
 
@@ -89,13 +89,12 @@ class ValueSetter:
         self, document: TensorFile, key: KeyDescription, version: int, under_way: deque[tuple[str, Future[None]]]
     ) -> None:
         what = f"setting key {key.key!r} at version {version}"
-        if not key.rows:
-            under_way.append((what, self.store.set(key.key, version, document.read(key.key))))
-            self._await(under_way, AHEAD)
-            return
-        for ids in runs_of(key):
-            rows = document.read_rows(key.key, int(ids[0]), int(ids[-1]) + 1)
-            under_way.append((what, self.store.set_rows(key.key, version, ids, rows)))
+        for ids in ids_of(key):
+            if ids is None:
+                values = document.read(key.key)
+            else:
+                values = document.read_rows(key.key, int(ids[0]), int(ids[-1]) + 1)
+            under_way.append((what, self.store.set(key.key, version, values, ids)))
             self._await(under_way, AHEAD)
 
     def _await(self, under_way: deque[tuple[str, Future[None]]], most: int) -> None:

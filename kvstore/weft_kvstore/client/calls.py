@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial, wraps
-from operator import index
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from functools import partial
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,48 +22,24 @@ from weft_kvstore.futures import Driver, StoreFuture, driver_of, error_of, joine
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
-from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.sharding import MOST_ROWS_A_CALL
 from weft_kvstore.store import Pulled, StepOutcome, Store, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _checked(
-    call: Callable[Concatenate[StoreCalls, P], Future[R]],
-) -> Callable[Concatenate[StoreCalls, P], Future[R]]:
-    """A call whose arguments may not fit: then its future fails. Raises StoreError in a forked child."""
-
-    @wraps(call)
-    def checked(self: StoreCalls, /, *args: P.args, **named: P.kwargs) -> Future[R]:
-        self._process.check()
-        try:
-            return call(self, *args, **named)
-        except StoreError as raised:
-            error = raised
-        future: StoreFuture[R] = StoreFuture()
-        future.set_exception(error)
-        return future
-
-    return checked
-
 
 class StoreCalls(Store):
     """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
     twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does.
 
-    Keys are names, or a `key_set` of them; a table is a name, or a `table`. Of names a call checks everything, and what
-    does not fit the description fails the future, with StoreRefusedError, before anything is begun. Who calls often
-    looks keys up once, as a `key_set` or a `table`; of these a call checks nothing: arrays, a list of one for each
-    key, are C-contiguous and have the keys' dtypes and shapes.
+    Keys are names, or a `key_set` of them; a table is a name, or a `table`. Of names a call checks that they and the
+    arrays fit the description: else it raises StoreRefusedError, and StoreError in a child of the process that made the
+    store. Who calls often looks keys up once, as a `key_set` or a `table`; of these a call checks nothing: arrays, a
+    list of one for each key, are C-contiguous and have the keys' dtypes and shapes.
 
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
-    priorities order what is left equal. Every call by name raises StoreError in a child of the process that made the
-    store."""
+    priorities order what is left equal."""
 
     _submit: Callable[[Operation], None]
     _driver: Driver | None
@@ -114,17 +90,39 @@ class StoreCalls(Store):
 
     # --- Values of keys
 
-    def push(self, keys: str | Sequence[str] | KeySet, step: int, gradients: Any, *, priority: int = 0) -> Future[None]:
-        """See `Store.push`; of several keys a gradient each, in their order."""
+    def push(
+        self,
+        keys: str | Sequence[str] | KeySet,
+        step: int,
+        gradients: Any,
+        ids: Array | None = None,
+        *,
+        kind: PayloadKind = PayloadKind.GRADIENT,
+        array: int = 0,
+        priority: int = 0,
+    ) -> Future[None]:
+        """See `Store.push`; of several keys a gradient each, in their order. Of another `kind` it sends values instead:
+        see `set`. What is RESTORED is what a key was at version `step`: its value, and the key is at that version then,
+        or state `array` of its rule, from 1; only of keys that nobody has pushed."""
         if type(keys) is not KeySet:
-            return self._by_name(self.push, PayloadKind.GRADIENT, keys, step, gradients, priority=priority)
+            self._process.check()
+            call, number, _ = CALLS[kind]
+            if ids is not None:
+                table, own = self._rows_of(f"{call}_rows", keys, ids, gradients)
+                return self.push_table(table, step, own, gradients, kind=kind, priority=priority)
+            keys = self._keys.key_set(keys, call, pushes=kind is PayloadKind.GRADIENT)
+            gradients = self._fitting(keys, gradients, f"{call} of {keys}, {number} {step}")
         future: StoreFuture[None] = StoreFuture(self._driver)
         self._submit(
-            KeyOperation(
-                future, keys, payload_kind=PayloadKind.GRADIENT, step=step, arrays=gradients, priority=priority
-            )
+            KeyOperation(future, keys, payload_kind=kind, step=step, arrays=gradients, array=array, priority=priority)
         )
         return future
+
+    def set(
+        self, keys: str | Sequence[str] | KeySet, version: int, values: Any, ids: Array | None = None
+    ) -> Future[None]:
+        """See `Store.set`; of several keys a value each."""
+        return self.push(keys, version, values, ids, kind=PayloadKind.VALUE)
 
     def pushpull(
         self,
@@ -152,55 +150,51 @@ class StoreCalls(Store):
         )
         return future
 
-    def set(self, keys: str | Sequence[str] | KeySet, version: int, values: Any) -> Future[None]:
-        """See `Store.set`; of several keys a value each."""
-        if type(keys) is not KeySet:
-            return self._by_name(self.set, PayloadKind.VALUE, keys, version, values)
-        operation = KeyOperation(
-            StoreFuture(self._driver), keys, payload_kind=PayloadKind.VALUE, step=version, arrays=values
-        )
-        return self._begun(operation)
-
-    def restore(self, keys: str | KeySet, version: int, array: Any, number: int) -> Future[None]:
-        """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
-        state array `number` of its rule, from 1. Only of keys that nobody has pushed, and not where steps are
-        committed. Kept, as by `push`."""
-        if type(keys) is not KeySet:
-            return self._by_name(self.restore, PayloadKind.RESTORED, keys, version, array, number=number)
-        operation = KeyOperation(
-            StoreFuture(self._driver),
-            keys,
-            payload_kind=PayloadKind.RESTORED,
-            step=version,
-            arrays=array,
-            array=number,
-        )
-        return self._begun(operation)
-
     def pull(
         self,
         keys: str | Sequence[str] | KeySet,
         version: int,
+        ids: Array | None = None,
         *,
         settled: bool = False,
         exact: bool = False,
+        state: bool = False,
         out: Any = None,
         with_versions: bool = False,
         as_kept: bool = False,
         priority: int = 0,
     ) -> Future[Any]:
-        """A key's value, or a list of several keys', once each has seen `version` updates. With `out`, an array or one
+        """See `Store.pull`; of several keys a list, once each has seen `version` updates. With `out`, an array or one
         for each key, C-contiguous and of the key's dtype and shape, they are written there; it is the store's until the
-        future has ended, and what is in it after a failure is not said.
+        future has ended, and what is in it after a failure is not said. `state` is that of a single key.
 
         `exact`: none is newer; it fails where a key has passed the version. In mode sync alone. `with_versions`: the
         result is a `Pulled`. `as_kept`: the values as the shard has them, however they travel else.
         """
-        if type(keys) is not KeySet or len(keys.names) > MAX_RUNS:
-            how = {"exact": exact, "with_versions": with_versions, "as_kept": as_kept, "priority": priority}
-            pull: Any = self._by_name if type(keys) is not KeySet else self._pull_parts
-            made: Future[Any] = pull(self.pull, None, keys, version, out, settled=settled, **how)
-            return made
+        if type(keys) is not KeySet:
+            self._process.check()
+            if ids is not None:
+                table, wanted = self._rows_of("pull_rows", keys, ids)
+                return self.pull_table(table, version, wanted, settled=settled, state=state, priority=priority)
+            keys = self._keys.key_set(keys, "pull_state" if state else "pull")
+            if out is not None:
+                out = self._fitting(keys, out, f"pull of {keys}, version {version}", writable=True)
+        if len(keys.names) > MAX_RUNS:  # More than one message may name.
+            parts = []
+            for begin in range(0, len(keys.names), MAX_RUNS):
+                some = slice(begin, begin + MAX_RUNS)
+                part = self.pull(
+                    self._keys.key_set(keys.names[some], "pull"),
+                    version,
+                    settled=settled,
+                    exact=exact,
+                    out=None if out is None else out[some],
+                    with_versions=with_versions,
+                    as_kept=as_kept,
+                    priority=priority,
+                )
+                parts.append(part)
+            return joined(parts, joined_pulls if with_versions else lambda found: [*chain.from_iterable(found)])
         future: StoreFuture[Any] = StoreFuture(self._driver)
         self._submit(
             KeyOperation(
@@ -209,6 +203,7 @@ class StoreCalls(Store):
                 version=version,
                 reading=Reading.EXACT if exact else _READING[settled],
                 out=out,
+                names=self._keys.state_of(keys.keys[0]) if state else None,
                 with_versions=with_versions,
                 as_kept=as_kept,
                 priority=priority,
@@ -216,83 +211,27 @@ class StoreCalls(Store):
         )
         return future
 
-    def pull_versions(
-        self, keys: Sequence[str] | KeySet, version: int, *, settled: bool = False, out: Any = None, priority: int = 0
-    ) -> Future[Pulled]:
-        """The keys' values, and which versions they are at; as by `pull`."""
-        return self.pull(keys, version, settled=settled, out=out, with_versions=True, priority=priority)
+    def _fitting(self, keys: KeySet, given: Any, what: str, *, writable: bool = False) -> list[Array]:
+        """The arrays of a call by name. Raises StoreRefusedError."""
+        arrays = keys.fitting(given, writable=writable)
+        if arrays is None:
+            kind = "C-contiguous NumPy array" + (" that can be written" if writable else "")
+            raise StoreRefusedError(
+                f"slot {self._slot}: {what}: a {kind} of its dtype and shape is needed for each key"
+            )
+        return arrays
 
-    @_checked
-    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        keys = self._keys.key_set(key, "pull_state")
-        at = self._checked_step(version, f"pull of {keys}")
-        names = self._keys.state_of(keys.keys[0])
-        return self._begun(
-            KeyOperation(StoreFuture(self._driver), keys, version=at, reading=_READING[settled], names=names)
-        )
-
-    @_checked
-    def _by_name(
-        self,
-        call: Callable[..., Future[Any]],
-        kind: PayloadKind | None,
-        names: Any,
-        at: int,
-        given: Any,
-        /,
-        **how: Any,
-    ) -> Future[Any]:
-        """Looks the keys of a call up, and checks its step, or version, and its arrays. It pulls where there is no
-        `kind`."""
-        name, count, what = CALLS[kind] if kind is not None else ("pull", "version", "array for it")
-        keys = self._keys.key_set(names, name, pushes=kind is PayloadKind.GRADIENT)
-        step = self._checked_step(at, f"{name} of {keys}")
-        when = f"{count} {step}"
-        if how.get("exact"):
-            self._keys.check_sync(f"read_consistent of {keys}, {when}")
-        if kind is PayloadKind.RESTORED and self._description.commit is not None:
-            where = f"slot {self._slot}: {name} of {keys}, {when}"
-            raise StoreRefusedError(f"{where}: a store with commit cannot be restored: its steps begin at 0")
-        arrays = None if kind is None and given is None else [given] if keys.single else list(given)
-        if arrays is not None:
-            self._check_arrays(keys, arrays, f"{name} of", when, what, writable=kind is None)
-        return call(keys, step, out=arrays, **how) if kind is None else call(keys, step, arrays, **how)
-
-    def _pull_parts(
-        self, pull: Callable[..., Future[Any]], _: None, keys: KeySet, version: int, out: Any, **how: Any
-    ) -> Future[Any]:
-        """A pull of more keys than one message may name is several."""
-        parts = []
-        for begin in range(0, len(keys.names), MAX_RUNS):
-            some = slice(begin, begin + MAX_RUNS)
-            part = self._keys.key_set(keys.names[some], "pull")
-            parts.append(pull(part, version, out=None if out is None else out[some], **how))
-        if how["with_versions"]:
-            return joined(parts, joined_pulls)
-        return joined(parts, lambda found: [array for part in found for array in part])
-
-    def _begun(self, operation: Operation) -> Future[Any]:
-        self._submit(operation)
-        return operation.future
-
-    def _check_arrays(
-        self, keys: KeySet, arrays: Sequence[Array], call: str, when: str, what: str, *, writable: bool
-    ) -> None:
-        """Raises StoreRefusedError for an array that does not fit, naming its key."""
-        if len(arrays) != len(keys.names):
-            raise StoreRefusedError(f"slot {self._slot}: {call} {keys}, {when}: {len(arrays)} arrays")
-        for name, dtype, shape, array in zip(keys.names, keys.dtypes, keys.shapes, arrays, strict=True):
-            if not isinstance(array, np.ndarray):
-                found = f"a {type(array).__name__}, no NumPy array"
-            elif not array.flags.c_contiguous:
-                found = "not C-contiguous"
-            elif (array.dtype, array.shape) != (dtype, shape):
-                found = f"{array.dtype}{list(array.shape)}, the key {dtype}{list(shape)}"
-            elif writable and not array.flags.writeable:
-                found = "read-only"
-            else:
-                continue
-            raise StoreRefusedError(f"slot {self._slot}: {call} key {name!r}, {when}: the {what} is {found}")
+    def _rows_of(self, call: str, key: Any, ids: Array, rows: Array | None = None) -> tuple[TableKey, Ids]:
+        """The table and the ids of a call by name. Raises StoreRefusedError."""
+        table = self._keys.table(key, call)
+        where = f"slot {self._slot}: {call} of key {key!r}"
+        if rows is None:
+            if len(ids) > MOST_ROWS_A_CALL:
+                raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may have {MOST_ROWS_A_CALL}")
+        elif (rows.dtype, rows.shape) != (table.layout.dtype, wanted := (len(ids), *table.key.shape[1:])):
+            found = f"{rows.dtype}{list(rows.shape)}, for {len(ids)} ids {table.key.dtype}{list(wanted)}"
+            raise StoreRefusedError(f"{where}: the rows are {found}")
+        return table, (ids, check_ids(ids, table.key, where))
 
     # --- Rows of tables
 
@@ -306,7 +245,7 @@ class StoreCalls(Store):
         kind: PayloadKind = PayloadKind.GRADIENT,
         priority: int = 0,
     ) -> Future[None]:
-        """`push_rows`, or `set_rows`, of a `table`. All fits already."""
+        """`push`, or `set`, of rows of a `table`. All fits already."""
         future = StoreFuture[None](self._driver)
         self._submit(RowOperation(future, table, payload_kind=kind, step=step, sent=sent, rows=rows, priority=priority))
         return future
@@ -350,7 +289,7 @@ class StoreCalls(Store):
         shape: tuple[int, ...] | None = None,
         priority: int = 0,
     ) -> Future[Any]:
-        """`pull_rows`, or `pull_state_rows`, of a `table`, as an array of that `shape`, or several. Ids fit already."""
+        """`pull` of rows of a `table`, as an array of that `shape`, or several. Ids fit already."""
         names = self._keys.state_of(table.key) if state else None
         future, reading = StoreFuture[Any](self._driver), _READING[settled]
         operation = RowOperation(
@@ -359,52 +298,8 @@ class StoreCalls(Store):
         self._submit(operation)
         return future
 
-    def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
-        return self._send_rows(key, step, ids, rows, PayloadKind.GRADIENT, priority=priority)
-
-    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
-        return self._send_rows(key, version, ids, rows, PayloadKind.VALUE)
-
-    def pull_rows(
-        self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
-    ) -> Future[Array]:
-        return self._pull_rows(key, ids, version, settled=settled, state=False, priority=priority)
-
-    def pull_state_rows(
-        self, key: str, ids: Array, version: int, *, settled: bool = False
-    ) -> Future[Mapping[str, Array]]:
-        return self._pull_rows(key, ids, version, settled=settled, state=True)
-
-    @_checked
-    def _send_rows(
-        self, name: str, step: int, ids: Array, rows: Array, kind: PayloadKind, *, priority: int = 0
-    ) -> Future[None]:
-        call, number, _ = CALLS[kind]
-        table = self._keys.table(name, f"{call}_rows")
-        key, step = table.key, self._checked_step(step, f"{call} of key {name!r}")
-        where = f"slot {self._slot}: {call} of key {name!r}, {number} {step}"
-        if kind is PayloadKind.GRADIENT and self._slot not in key.slots:
-            raise StoreRefusedError(f"{where}: only slots {list(key.slots)} contribute to it")
-        count, wanted = check_ids(ids, key, where), (len(ids), *key.shape[1:])
-        if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
-            raise StoreRefusedError(
-                f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
-            )
-        return self.push_table(table, step, (ids, count), rows, kind=kind, priority=priority)
-
-    @_checked
-    def _pull_rows(self, name: str, ids: Array, version: int, /, **how: Any) -> Future[Any]:
-        table = self._keys.table(name, "pull_rows")
-        version = self._checked_step(version, f"pull of rows of key {name!r}")
-        where = f"slot {self._slot}: pull of rows of key {name!r}"
-        count = check_ids(ids, table.key, where)
-        if len(ids) > MOST_ROWS_A_CALL:
-            raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may have {MOST_ROWS_A_CALL}")
-        return self.pull_table(table, version, (ids, count), **how)
-
     # --- What all shards are told
 
-    @_checked
     def set_hyper(self, numbers: Mapping[str, float], *, step: int, key: str | None = None) -> Future[int]:
         """Give the rule's hyper-parameters these numbers from `step` on, for the whole job or for one key: such as a
         `HyperScope` lets pass, and a step of which the slot has pushed nothing. The future ends with the step, once all
@@ -414,31 +309,18 @@ class StoreCalls(Store):
         key stands before what was changed for all, and of slots' changes at one step that of the highest slot holds.
         After a StoreTimeoutError or a StoreLostError they may hold or not, but on all shards alike.
         """
-        first = self._checked_step(step, "set_hyper")
+        self._process.check()
+        future: StoreFuture[int] = StoreFuture(self._driver)
         key_index = None if key is None else self._keys.key_indices[key]
-        return self._begun(HyperOperation(StoreFuture(self._driver), first, numbers, key, key_index))
+        self._submit(HyperOperation(future, step, numbers, key, key_index))
+        return future
 
-    @_checked
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
-        number = self._checked_step(step, "barrier")
-        for name in nothing:
-            key = self._keys.known(name, "barrier")
-            if self._slot not in key.slots:
-                detail = f"slot {self._slot}: barrier of step {number}: key {name!r}"
-                raise StoreRefusedError(f"{detail}: only slots {list(key.slots)} contribute to it")
-        key_indices, commits = [self._keys.key_indices[name] for name in nothing], self._description.commit is not None
-        return self._begun(BarrierOperation(StoreFuture(self._driver), number, key_indices, commits=commits))
-
-    def _checked_step(self, step: int, what: str) -> int:
-        """The step, or version, as the number that it stands for."""
-        try:
-            number = index(step)
-        except TypeError:
-            detail = f"step or version {step!r} is no whole number"
-            raise StoreRefusedError(f"slot {self._slot}: {what}: {detail}") from None
-        if not 0 <= number < MAX_STEP:
-            raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
-        return number
+        self._process.check()
+        future: StoreFuture[StepOutcome | None] = StoreFuture(self._driver)
+        key_indices = [self._keys.index_of(name, "barrier") for name in nothing]
+        self._submit(BarrierOperation(future, step, key_indices, commits=self._description.commit is not None))
+        return future
 
 
 # --- Reads several keys at one version while others push --------------------------------------------------------------
@@ -454,7 +336,7 @@ def consistent_read(source: StoreCalls, keys: KeySet, versioned: Sequence[int]) 
     """Ends with values that the keys had at one version, and which: the newest that can be had. In mode sync alone.
     Fails with StorePassedError where keys have passed every version that was tried. `versioned` are the numbers of the
     keys that have versions: somebody contributes to them."""
-    newest = source.pull_versions(keys, 0)
+    newest = source.pull(keys, 0, with_versions=True)
     future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver_of(newest))
 
     def pulled_newest(tries: int, overdue: StoreTimeoutError | None, ended: Future[Pulled]) -> None:
@@ -479,9 +361,9 @@ def consistent_read(source: StoreCalls, keys: KeySet, versioned: Sequence[int]) 
             future.set_result((target, ended.result()))
         elif isinstance(error, StoreTimeoutError):
             # Perhaps nobody pushes any more: then all are at one version by now.
-            on_end(source.pull_versions(keys, 0), partial(pulled_newest, tries, error))
+            on_end(source.pull(keys, 0, with_versions=True), partial(pulled_newest, tries, error))
         elif isinstance(error, StorePassedError) and tries < TRIES:
-            on_end(source.pull_versions(keys, 0), partial(pulled_newest, tries, None))
+            on_end(source.pull(keys, 0, with_versions=True), partial(pulled_newest, tries, None))
         else:
             future.set_exception(error)
 

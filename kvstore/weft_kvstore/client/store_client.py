@@ -121,7 +121,9 @@ class StoreClient(StoreCalls):
 
     def _on_encoders(self, name: str, work: Callable[[], Any]) -> Future[Any]:
         self._process.check()
-        return self._begun(LocalOperation(StoreFuture(self._driver), name, work))
+        future = StoreFuture[Any](self._driver)
+        self._submit(LocalOperation(future, name, work))
+        return future
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

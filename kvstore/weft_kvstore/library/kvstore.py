@@ -46,7 +46,7 @@ from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome
-from weft_kvstore.wire.messages import MAX_RUNS
+from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind
 
 MASTER: Final = "weft.master"
 """In a key's state: the float32 value of a key whose users have 16 bits."""
@@ -222,9 +222,7 @@ class KVStore(RowCalls):
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
             begun = [
-                self._store.set_rows(spec.key, 0, np.arange(len(first)), first)
-                if spec.rows
-                else self._store.set(spec.key, 0, first)
+                self._store.set(spec.key, 0, first, np.arange(len(first)) if spec.rows else None)
                 for spec, first in zip(keys, as_kept(keys, hosts), strict=True)
             ]
             return joined(begun, nothing)
@@ -311,7 +309,7 @@ class KVStore(RowCalls):
 
             def begin(some: KeySet, at: int, which: list[int]) -> Future[list[Array]]:
                 own = None if outs is None else [outs[one] for one in which]
-                pulled = self._store.pull_versions(some, at, settled=settled, out=own, priority=priority)
+                pulled = self._store.pull(some, at, settled=settled, out=own, with_versions=True, priority=priority)
 
                 def values(found: list[Pulled]) -> list[Array]:
                     if unchecked:
@@ -394,6 +392,9 @@ class KVStore(RowCalls):
         keys = self._registry.key_set(key, call)
         values, states = (self._registry.each(call, keys, one) for one in (value, state))
         check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
+        if self.description.commit is not None:
+            detail = "a store with commit cannot be restored: its steps begin at 0"
+            raise StoreRefusedError(f"{self._registry.call(call)}: {detail}")
         arrays: list[Any] = []
         sent: list[tuple[KeyDescription, int]] = []
         for one, spec, first, named in zip(keys.given, keys.keys, values, states, strict=True):
@@ -409,7 +410,10 @@ class KVStore(RowCalls):
         def give(versions: list[int], hosts: list[Array]) -> Future[None]:
             """The rule's state first: with the value steps may begin, and what is of one key arrives in order."""
             kept = zip(sent, cycle(versions), as_kept([spec for spec, _ in sent], hosts), strict=False)
-            begun = [self._store.restore(spec.key, version, host, number) for (spec, number), version, host in kept]
+            begun = [
+                self._store.push(spec.key, version, host, kind=PayloadKind.RESTORED, array=number)
+                for (spec, number), version, host in kept
+            ]
             return joined(begun, nothing)
 
         return self._steps.set(call, keys.names, step, arrays, give)
@@ -455,7 +459,7 @@ class KVStore(RowCalls):
 
     def _state(self, key: KeyDescription, version: int, *, settled: bool) -> Future[Any]:
         """The rule's state; of a key of 16 bits with what its shard has in float32."""
-        state = self._store.pull_state(key.key, version, settled=settled)
+        state = self._store.pull(key.key, version, settled=settled, state=True)
         if key.half is None:
             return state
         kept: Future[Any] = self._store.pull(key.key, version, settled=settled, as_kept=True)

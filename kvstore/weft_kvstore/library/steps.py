@@ -420,7 +420,7 @@ class Barriers:
     def _begin(self, _: None) -> Future[None]:
         if self._number is not None:
             return self._arrive(self._number)
-        known = self._store.pull_versions([BARRIER_KEY], 0, settled=True)
+        known = self._store.pull([BARRIER_KEY], 0, settled=True, with_versions=True)
         return then(known, lambda found: self._arrive(int(found.lowest[0])))
 
     def _arrive(self, number: int) -> Future[None]:

@@ -92,8 +92,8 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     """Its push has other rows, and so another number of chunks: what the old one left would contradict it."""
     narrow = LinkSettings(silence_s=5.0, request_timeout_s=60.0, credit_bytes=256, frame_bytes=256)
     simulation = Simulation(described(table("t", (100, 6), 1), slots=1), narrow)
-    ended(simulation, simulation.stores[0].pull_rows("t", np.arange(1), 0))
-    old = simulation.stores[0].push_rows("t", 0, np.arange(90), ones(90, 6))
+    ended(simulation, simulation.stores[0].pull("t", 0, np.arange(1)))
+    old = simulation.stores[0].push("t", 0, ones(90, 6), np.arange(90))
     shard = simulation.shards[0]
     (unit,) = shard.job.shard.tables.values()
     while not unit.steps.open:
@@ -101,9 +101,9 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     ((_, half),) = unit.steps.open.items()
     assert 0 < len(half._arrived) < half.count
     again = simulation.join(0, incarnation=2)
-    ended(simulation, again.push_rows("t", 0, np.arange(50, 60), 3 * ones(10, 6)))
+    ended(simulation, again.push("t", 0, 3 * ones(10, 6), np.arange(50, 60)))
     assert not old.done()
-    found = ended(simulation, again.pull_rows("t", np.array([0, 49, 50, 59, 60]), 1))
+    found = ended(simulation, again.pull("t", 1, np.array([0, 49, 50, 59, 60])))
     assert found[:, 5].tolist() == [0.0, 0.0, -3.0, -3.0, 0.0]
     assert (shard.counts.malformed, shard.counts.refused) == (0, 0)
 
@@ -112,9 +112,9 @@ def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
     narrow = LinkSettings(silence_s=5.0, request_timeout_s=60.0, credit_bytes=300, frame_bytes=256)
     simulation = Simulation(described(table("t", (1000, 6), 1), slots=1), narrow)
     store = simulation.stores[0]
-    ended(simulation, store.pull_rows("t", np.arange(1), 0))
+    ended(simulation, store.pull("t", 0, np.arange(1)))
     for lost in range(1, 12):
-        value = store.pull_rows("t", np.arange(999, 0, -2), 0)
+        value = store.pull("t", 0, np.arange(999, 0, -2))
         for _ in range(lost * 3):
             simulation.step(ANY)
         simulation.cut(0, 0)
@@ -138,8 +138,8 @@ def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
 def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, int], told: str) -> None:
     simulation = Simulation(described(table("t", (100, 6), 1), slots=1), LINK)
     store = simulation.stores[0]
-    ended(simulation, store.pull_rows("t", np.arange(1), 0))
-    value = store.pull_rows("t", np.arange(40), 0)
+    ended(simulation, store.pull("t", 0, np.arange(1)))
+    value = store.pull("t", 0, np.arange(40))
     simulation._pump()
     values = values_of(9, {"request": 2, "nbytes": 240, **changed})
     simulation.clients[0].receive(0, encode(values, bytes(changed.get("nbytes", 240))), simulation.now)
@@ -153,13 +153,13 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     simulation = Simulation(described(zero("w", (4,), 1), table("t", (10, 2), 1), slots=1), LINK)
     store = simulation.stores[0]
     ended(simulation, store.pull("w", 0))
-    futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
+    futures = [store.set("w", 1, 5 * ones(4)), store.set("t", 1, 7 * ones(1, 2), np.array([3]))]
     there = simulation.shards[0].job.shard
     bucket, (rows_there,) = there.buckets[0], there.tables.values()
     while there.waiting_sets < 2:
         assert simulation.step(ANY)
     push = store.push("w", 0, ones(4))
-    rows = store.push_rows("t", 0, np.array([3, 4]), ones(2, 2))
+    rows = store.push("t", 0, ones(2, 2), np.array([3, 4]))
     shard_now = simulation.shards[0]
     while min(bucket.steps.version[0], rows_there.version) < 1:
         simulation._pump()
@@ -173,7 +173,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     for future in (*futures, push, rows):
         ended(simulation, future)
     assert ended(simulation, store.pull("w", 1)).tolist() == [5.0] * 4
-    assert ended(simulation, store.pull_rows("t", np.array([3, 4]), 1))[:, 0].tolist() == [7.0, -1.0]
+    assert ended(simulation, store.pull("t", 1, np.array([3, 4])))[:, 0].tolist() == [7.0, -1.0]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -389,10 +389,10 @@ def test_pulls_fail_with_the_push_that_they_wait_for_and_those_after_it_until_it
     store, client, ids = simulation.stores[0], simulation.clients[0], np.arange(2)
 
     def push(step: int) -> Future[Any]:
-        return store.push_rows("w", step, ids, ones(2, 2)) if rows else store.push("w", step, ones(10))
+        return store.push("w", step, ones(2, 2), ids) if rows else store.push("w", step, ones(10))
 
     def pull(version: int) -> Future[Any]:
-        return store.pull_rows("w", ids, version) if rows else store.pull("w", version)
+        return store.pull("w", version, ids) if rows else store.pull("w", version)
 
     pushed, pulled = [push(step) for step in range(3)], [pull(version) for version in range(4)]
     fails(client, pushed[1], StoreTimeoutError("late"))
@@ -549,10 +549,10 @@ def test_pushes_of_a_key_arrive_in_their_order_whatever_their_priorities(key: st
         pushes = [store.push("w", step, ones(4), priority=one) for step, one in enumerate(priorities)]
     else:
         ids = np.arange(4)
-        pushes = [store.push_rows("t", step, ids, ones(4, 2), priority=one) for step, one in enumerate(priorities)]
+        pushes = [store.push("t", step, ones(4, 2), ids, priority=one) for step, one in enumerate(priorities)]
     simulation.finish(ANY, *pushes)
     assert [push.exception(0) for push in pushes] == [None] * 6
-    value = store.pull("w", 6) if key == "w" else store.pull_rows("t", np.arange(4), 6)
+    value = store.pull("w", 6) if key == "w" else store.pull("t", 6, np.arange(4))
     assert np.all(ended(simulation, value) == -6)
 
 
@@ -563,14 +563,14 @@ def test_an_urgent_push_comes_behind_what_was_set_of_its_key() -> None:
         store.push("w", 0, ones(4)),
         store.set("w", 1, 10 * ones(4)),
         store.push("w", 1, ones(4), priority=5),
-        store.push_rows("t", 0, np.arange(4), ones(4, 2)),
-        store.set_rows("t", 1, np.arange(4), 10 * ones(4, 2)),
-        store.push_rows("t", 1, np.arange(4), ones(4, 2), priority=5),
+        store.push("t", 0, ones(4, 2), np.arange(4)),
+        store.set("t", 1, 10 * ones(4, 2), np.arange(4)),
+        store.push("t", 1, ones(4, 2), np.arange(4), priority=5),
     ]
     simulation.finish(ANY, *calls)
     assert [call.exception(0) for call in calls] == [None] * 6
     assert np.all(ended(simulation, store.pull("w", 2)) == 9)
-    assert np.all(ended(simulation, store.pull_rows("t", np.arange(4), 2)) == 9)
+    assert np.all(ended(simulation, store.pull("t", 2, np.arange(4))) == 9)
 
 
 def test_what_is_not_refused_of_a_value_is_set() -> None:

@@ -115,26 +115,26 @@ def test_each_table_is_updated_by_its_own_rule_and_numbers(kind: str) -> None:
         gradient = np.ones((1, 2), np.float32)
         for step in range(2):
             for key in keys[:3]:
-                store.push_rows(key.key, step, np.array([3]), gradient).result(WAIT_S)
+                store.push(key.key, step, gradient, np.array([3])).result(WAIT_S)
             store.push("w", step, gradient[0]).result(WAIT_S)
-        found = {key.key: store.pull_rows(key.key, np.array([3]), 2).result(WAIT_S)[0, 0] for key in keys[:3]}
+        found = {key.key: store.pull(key.key, 2, np.array([3])).result(WAIT_S)[0, 0] for key in keys[:3]}
         assert found == {"t": 0.0, "lr": 0.5, "rule": -1.5}
         assert store.pull("w", 2).result(WAIT_S).tolist() == [0.0, 0.0]
-        assert set(store.pull_state_rows("rule", np.array([3]), 2).result(WAIT_S)) == {"momentum"}
-        assert store.pull_state_rows("t", np.array([3]), 2).result(WAIT_S) == {}
+        assert set(store.pull("rule", 2, np.array([3]), state=True).result(WAIT_S)) == {"momentum"}
+        assert store.pull("t", 2, np.array([3]), state=True).result(WAIT_S) == {}
 
 
 def test_ids_of_2_63_and_above_are_rows_like_others(kind: str) -> None:
     growing = msgspec.structs.replace(constant(table_of("t", (0, 2), 1), 1.0), growth=GrowthDescription())
     with stores_of(kind, store_of([growing], slots=1, shards=3, hyper={"lr": 0.5}, slice_bytes=64)) as (store,):
         ids = np.array([HIGH, 2**63, 7, HIGH], np.uint64)
-        store.push_rows("t", 0, ids, np.ones((4, 2), np.float32)).result(WAIT_S)
-        assert store.pull_rows("t", ids[::-1].copy(), 1).result(WAIT_S)[:, 0].tolist() == [0.0, 0.5, 0.5, 0.0]
-        found = store.pull_rows("t", np.array([7, -1, 2**62]), 1).result(WAIT_S)
+        store.push("t", 0, np.ones((4, 2), np.float32), ids).result(WAIT_S)
+        assert store.pull("t", 1, ids[::-1].copy()).result(WAIT_S)[:, 0].tolist() == [0.0, 0.5, 0.5, 0.0]
+        found = store.pull("t", 1, np.array([7, -1, 2**62])).result(WAIT_S)
         assert found[:, 0].tolist() == [0.5, 0.0, 1.0]
-        store.set_rows("t", 2, ids[:1], np.full((1, 2), 9, np.float32)).result(WAIT_S)
-        store.push_rows("t", 1, ids[:0], np.ones((0, 2), np.float32)).result(WAIT_S)
-        assert store.pull_rows("t", ids[:1], 2).result(WAIT_S).tolist() == [[9.0, 9.0]]
+        store.set("t", 2, np.full((1, 2), 9, np.float32), ids[:1]).result(WAIT_S)
+        store.push("t", 1, np.ones((0, 2), np.float32), ids[:0]).result(WAIT_S)
+        assert store.pull("t", 2, ids[:1]).result(WAIT_S).tolist() == [[9.0, 9.0]]
 
 
 def test_a_program_names_rows_by_any_64_bit_number() -> None:
@@ -160,8 +160,8 @@ def test_what_admits_by_chance_admits_the_same_ids_on_any_number_of_shards(kind:
     ids, found = np.arange(64, dtype=np.uint64), []
     for shards in (1, 3):
         with stores_of(kind, store_of([growing], slots=1, shards=shards, hyper={"lr": 0.5})) as (store,):
-            store.push_rows("t", 0, ids, np.ones((64, 2), np.float32)).result(WAIT_S)
-            found.append(store.pull_rows("t", ids, 1).result(WAIT_S)[:, 0].tolist())
+            store.push("t", 0, np.ones((64, 2), np.float32), ids).result(WAIT_S)
+            found.append(store.pull("t", 1, ids).result(WAIT_S)[:, 0].tolist())
     assert found[0] == found[1]
     assert 16 < found[0].count(0.5) < 48
 
@@ -194,8 +194,8 @@ def test_rows_beyond_the_memory_lie_in_a_file_until_the_job_is_closed(tmp_path: 
             ids = np.random.default_rng(1).permutation(rows)[: rows // 2]
             gradient = np.repeat(np.arange(len(ids), dtype=np.float32)[:, None], width, axis=1)
             for key in ("t", "g"):
-                store.push_rows(key, 0, ids, gradient).result(WAIT_S)
-                found = store.pull_rows(key, ids[::7].copy(), 1).result(WAIT_S)
+                store.push(key, 0, gradient, ids).result(WAIT_S)
+                found = store.pull(key, 1, ids[::7].copy()).result(WAIT_S)
                 assert np.array_equal(found, 1 - gradient[::7] / 2)
     assert files_in(tmp_path) == 0
     with KVStore.local(description, tables=TablePlace(tmp_path, 2 * MIB)):

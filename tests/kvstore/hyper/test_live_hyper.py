@@ -66,13 +66,13 @@ class Training:
             return
         self.steps[slot] += 1
         pushed = [store.push(name, step, np.ones(9, np.float32)) for name in KEYS]
-        pushed.append(store.push_rows("t", step, np.arange(8), np.ones((8, 3), np.float32)))
+        pushed.append(store.push("t", step, np.ones((8, 3), np.float32), np.arange(8)))
         self.pushed[slot].append(pushed)
 
     def values(self, version: int) -> dict[str, np.ndarray]:
         store = self.simulation.stores[0]
         pulls = {name: store.pull(name, version, settled=True) for name in KEYS}
-        pulls["t"] = store.pull_rows("t", np.arange(8), version, settled=True)
+        pulls["t"] = store.pull("t", version, np.arange(8), settled=True)
         self.simulation.finish(self.choose, *pulls.values())
         return {name: pull.result(0) for name, pull in pulls.items()}
 
@@ -186,12 +186,12 @@ def run(store: StoreCalls, keys: Sequence[str], steps: range) -> None:
     for step in steps:
         for key in keys:
             store.push(key, step, np.ones(9, np.float32)).result(WAIT_S)
-        store.push_rows("t", step, np.arange(8), np.ones((8, 3), np.float32)).result(WAIT_S)
+        store.push("t", step, np.ones((8, 3), np.float32), np.arange(8)).result(WAIT_S)
 
 
 def summed(store: StoreCalls, key: str, version: int) -> float:
     if key == "t":
-        return rates_used(store.pull_rows("t", np.arange(8), version).result(WAIT_S), 1)
+        return rates_used(store.pull("t", version, np.arange(8)).result(WAIT_S), 1)
     return rates_used(store.pull(key, version).result(WAIT_S), 1)
 
 
@@ -303,7 +303,7 @@ def test_where_slots_go_on_by_themselves_the_step_is_each_slots_own(mode: Mode) 
         step, store = training.steps[slot], simulation.stores[slot]
         training.steps[slot] += 1
         simulation.finish(choose, *[store.push(name, step, np.ones(9, np.float32)) for name in KEYS])
-        simulation.finish(choose, store.push_rows("t", step, np.arange(8), np.ones((8, 3), np.float32)))
+        simulation.finish(choose, store.push("t", step, np.ones((8, 3), np.float32), np.arange(8)))
     for name, value in training.values(3).items():
         assert rates_used(value, 2) == 12.0, name
 

@@ -142,26 +142,16 @@ class ManyStore:
         *,
         settled: bool = False,
         out: Sequence[Array] | None = None,
+        with_versions: bool = False,
         **_: object,
-    ) -> Future[list[Array]]:
+    ) -> Future[Any]:
         keys = keys.names if isinstance(keys, KeySet) else keys
         self.outs.append(out is not None)
         found = [np.empty(2, np.float32) for _ in keys] if out is None else list(out)
         for key, value in zip(keys, found, strict=True):
             value[:] = len(key) + 10 * version
-        return finished(found)
-
-    def pull_versions(
-        self,
-        keys: Sequence[str],
-        version: int,
-        *,
-        settled: bool = False,
-        out: Sequence[Array] | None = None,
-        **_: object,
-    ) -> Future[Pulled]:
-        values = self.pull(keys, version, settled=settled, out=out).result(0)
-        return finished(Pulled(values, np.full(len(values), version), np.full(len(values), version)))
+        versions = np.full(len(found), version)
+        return finished(Pulled(found, versions, versions) if with_versions else found)
 
     def close(self) -> None:
         pass

@@ -127,7 +127,7 @@ def test_values_are_read_where_the_shard_has_them_and_copied_where_it_shares_not
             found = steps_of(clients, description, in_place=False)
             shared = [link.shared_bytes_received for client in clients for link in client.statistics().links]
             assert all(shared) if shares else not any(shared)
-            clients[0].pull_rows("t", np.arange(4), 0).result(WAIT_S)
+            clients[0].pull("t", 0, np.arange(4)).result(WAIT_S)
         with LocalStore(description) as store:
             assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
 
@@ -268,14 +268,14 @@ def test_rows_whole_keys_and_sets_pass_through_the_arena_too() -> None:
                 wait_until_shared([client])
             client.push("whole", 0, np.full((50, 20), 2, np.float32)).result(WAIT_S)
             ids = np.arange(0, 50, 2)
-            client.push_rows("t", 0, ids, np.full((25, 4), 3, np.float32)).result(WAIT_S)
+            client.push("t", 0, np.full((25, 4), 3, np.float32), ids).result(WAIT_S)
             client.set("cut", 1, np.full((40, 33), 5, np.float32)).result(WAIT_S)
             client.push("cut", 0, np.ones((40, 33), np.float32)).result(WAIT_S)
-            values = client.pull("whole", 1), client.pull_rows("t", np.arange(50), 1), client.pull("cut", 1)
+            values = client.pull("whole", 1), client.pull("t", 1, np.arange(50)), client.pull("cut", 1)
             found.append([value.result(WAIT_S).tobytes() for value in values])
             rows = np.full((25, 4), 7, np.float32)
             both = client.pushpull_table(client.table("t"), 1, (ids, None), rows).result(WAIT_S)
-            np.testing.assert_array_equal(both, client.pull_rows("t", ids, 2).result(WAIT_S))
+            np.testing.assert_array_equal(both, client.pull("t", 2, ids).result(WAIT_S))
             found[-1].append(both.tobytes())
             if same_host:
                 assert all(one.shared_bytes_sent and one.shared_bytes_received for one in client.statistics().links)

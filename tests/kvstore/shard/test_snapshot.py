@@ -106,7 +106,7 @@ class Cluster:
             for name in TABLES:
                 ids = np.sort(draw.choice(ids_in(name), 12, replace=False))
                 rows = draw.standard_normal((12, 4)).astype(np.float32)
-                found.append(self.clients[slot].push_rows(name, step, ids, rows))
+                found.append(self.clients[slot].push(name, step, rows, ids))
             found.append(self.clients[slot].barrier(step, self._nothing))
         return found
 
@@ -116,11 +116,11 @@ class Cluster:
         for name, key in KEYS.items():
             found[name] = self.clients[0].pull(name, version).result(WAIT_S).tobytes()
             if key.update != "mean":
-                state = self.clients[0].pull_state(name, version).result(WAIT_S)
+                state = self.clients[0].pull(name, version, state=True).result(WAIT_S)
                 found |= {f"{array}/{name}": values.tobytes() for array, values in state.items()}
         for name in TABLES:
-            found[name] = self.clients[0].pull_rows(name, ids_in(name), version).result(WAIT_S).tobytes()
-            state = self.clients[0].pull_state_rows(name, ids_in(name), version).result(WAIT_S)
+            found[name] = self.clients[0].pull(name, version, ids_in(name)).result(WAIT_S).tobytes()
+            state = self.clients[0].pull(name, version, ids_in(name), state=True).result(WAIT_S)
             found |= {f"{array}/{name}": values.tobytes() for array, values in state.items()}
         return found
 
@@ -156,7 +156,7 @@ def cluster(rule: Mapping[str, Any], shards: int, snapshot: Snapshot | None = No
         if snapshot is None:  # Otherwise it has its value.
             clients[0].set("given", 0, np.arange(6, dtype=np.float32)).result(WAIT_S)
             told = np.arange(61 * 4, dtype=np.float32).reshape(61, 4)
-            clients[0].set_rows("told", 0, np.arange(61), told).result(WAIT_S)
+            clients[0].set("told", 0, told, np.arange(61)).result(WAIT_S)
         yield Cluster(found, servers, clients)
 
 

@@ -87,7 +87,7 @@ class Served:
         for client, gradient in zip(self.clients, gradients, strict=True):
             for key in ("a", "b"):
                 client.push(key, self.step, gradient[key])
-            client.push_rows("t", self.step, ALL_ROWS, gradient["t"])
+            client.push("t", self.step, gradient["t"], ALL_ROWS)
         self.step += 1
         for key in self.expected:
             self.expected[key] -= gradients[0][key] + gradients[1][key]
@@ -96,7 +96,7 @@ class Served:
 
     def pull(self, slot: int, key: str) -> Array:
         client = self.clients[slot]
-        pull = client.pull_rows(key, ALL_ROWS, self.step) if key == "t" else client.pull(key, self.step)
+        pull = client.pull(key, self.step, ALL_ROWS) if key == "t" else client.pull(key, self.step)
         return pull.result(WAIT_S)
 
     def statistics(self) -> dict[str, float]:
@@ -430,13 +430,13 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again() -> None:
             peer.say(Bye())
         with clients_of(description, LinkSettings()) as (client,):
             first = shard_first(description)
-            found = client.pull_rows("t", np.array([0, 33, 69, 70]), 1).result(WAIT_S)
+            found = client.pull("t", 1, np.array([0, 33, 69, 70])).result(WAIT_S)
             assert (first[[0, 33, 69, 70]] - found)[:, 0].round(5).tolist() == [1.0, 1.0, 1.0, 0.0]
 
 
 def shard_first(description: StoreDescription) -> Array:
     with LocalStore(description) as store:
-        return store.pull_rows("t", ALL_ROWS, 0).result(WAIT_S)
+        return store.pull("t", 0, ALL_ROWS).result(WAIT_S)
 
 
 def test_a_member_that_sets_without_end_is_refused(shard: Served) -> None:

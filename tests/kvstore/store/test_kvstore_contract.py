@@ -130,18 +130,13 @@ def test_a_slot_may_push_two_steps_ahead_and_no_further(make: Make) -> None:
         (lambda store: store.push("v", 0, ones(3)), "push of key 'v'"),
         (lambda store: store.pull("v", 0), "pull of key 'v'"),
         (lambda store: store.barrier(0, ["v"]), "barrier of key 'v'"),
-        (lambda store: store.barrier(0, ["other"]), r"key 'other': only slots \[0\]"),
+        (lambda store: store.barrier(0, ["other"]), r"key 'other'.*: only slots \[0\]"),
         (lambda store: store.push("other", 0, ones(2)), r"push of key 'other': only slots \[0\]"),
-        (lambda store: store.push("w", 0, ones(4)), r"gradient is float32\[4\], the key float32\[2, 3\]"),
-        (lambda store: store.push("w", 0, np.ones((2, 3))), r"gradient is float64\[2, 3\], the key float32"),
-        (lambda store: store.push("w", 0, ones(3, 2).T), "not C-contiguous"),
-        (lambda store: store.push("w", -1, ones(2, 3)), "step or version -1"),
-        (lambda store: store.pull("w", -1), "step or version -1"),
+        (lambda store: store.push("w", 0, ones(4)), "push of key 'w', step 0: a C-contiguous NumPy array"),
+        (lambda store: store.pull("w", 0, out=ones(4)), "pull of key 'w', version 0: a C-contiguous NumPy array"),
     ],
 )
-def test_what_does_not_fit_the_description_fails_its_future(
-    make: Make, call: Callable[[Store], object], told: str
-) -> None:
+def test_what_does_not_fit_the_description_is_refused(make: Make, call: Callable[[Store], object], told: str) -> None:
     other = msgspec.structs.replace(key_of("other", (2,), 2), slots=(0,))
     _, store = make(simple(key_of("w", (2, 3), 2), other, slots=2))
     with pytest.raises(StoreRefusedError, match=told):

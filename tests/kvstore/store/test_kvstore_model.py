@@ -251,7 +251,7 @@ def tell(store: StoreCalls, program: Program, version: int, key: KeyDescription)
     if not key.rows:
         return [store.set(key.key, version, value)]
     half = len(ids) // 2
-    return [store.set_rows(key.key, version, ids[part], value[part]) for part in (slice(half, None), slice(half))]
+    return [store.set(key.key, version, value[part], ids[part]) for part in (slice(half, None), slice(half))]
 
 
 class Call(NamedTuple):
@@ -278,7 +278,8 @@ def do_step(simulation: Simulation, program: Program, slot: int, step: int, choo
         if key.key in nothing:
             continue
         if key.rows:
-            begun.append(store.push_rows(key.key, step, *program.rows(slot, step, key.key)))
+            ids, rows = program.rows(slot, step, key.key)
+            begun.append(store.push(key.key, step, rows, ids))
         elif program.many:
             is_sync.append(key)
         else:
@@ -305,11 +306,8 @@ def values_of(
 def value_of(
     store: StoreCalls, key: KeyDescription, version: int, *, settled: bool = False, state: bool = False
 ) -> Any:
-    if not key.rows:
-        call = store.pull_state if state else store.pull
-        return call(key.key, version, settled=settled)
-    pull = store.pull_state_rows if state else store.pull_rows
-    return pull(key.key, np.arange(key.shape[0]), version, settled=settled)
+    ids = np.arange(key.shape[0]) if key.rows else None
+    return store.pull(key.key, version, ids, settled=settled, state=state)
 
 
 @dataclass
@@ -631,7 +629,8 @@ def test_the_plain_store_tells_merging_by_arrival_apart(merge: Merge, same: bool
     for slot in (2, 1, 0):
         store = simulation.stores[slot]
         if rows:
-            future = store.push_rows("k", 0, *program.rows(slot, 0, "k"))
+            ids, gradient = program.rows(slot, 0, "k")
+            future = store.push("k", 0, gradient, ids)
         else:
             future = store.push("k", 0, program.gradient(slot, 0, "k"))
         simulation.finish(choose, future)

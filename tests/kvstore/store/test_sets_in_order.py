@@ -67,17 +67,17 @@ def opened(description: StoreDescription) -> tuple[Simulation, Any, Any]:
 def set_value(store: Any, key: str, version: int, number: float) -> Any:
     if key != "t":
         return store.set(key, version, np.full(64, number, np.float32))
-    return store.set_rows("t", version, np.arange(64), np.full((64, 4), number, np.float32))
+    return store.set("t", version, np.full((64, 4), number, np.float32), np.arange(64))
 
 
 def push(store: Any, key: str, step: int) -> Any:
     if key != "t":
         return store.push(key, step, np.ones(64, np.float32))
-    return store.push_rows("t", step, np.arange(64), np.ones((64, 4), np.float32))
+    return store.push("t", step, np.ones((64, 4), np.float32), np.arange(64))
 
 
 def pull(store: Any, key: str, version: int) -> Any:
-    return store.pull_rows("t", np.arange(64), version) if key == "t" else store.pull(key, version)
+    return store.pull("t", version, np.arange(64)) if key == "t" else store.pull(key, version)
 
 
 def number_of(pulled: Any) -> list[float]:

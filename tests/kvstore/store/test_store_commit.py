@@ -50,7 +50,7 @@ def push_all(store: Store, slot: int, step: int, scale: float = 1.0) -> Future[S
     scaled = np.float32(scale)
     store.push("a", step, gradient(slot, step, (40, 8)) * scaled)
     store.push("b", step, gradient(slot, step, (5,)) * scaled)
-    store.push_rows("t", step, ids_of(slot), gradient(slot, step, (len(ids_of(slot)), 3)) * scaled)
+    store.push("t", step, gradient(slot, step, (len(ids_of(slot)), 3)) * scaled, ids_of(slot))
     return store.barrier(step, [])
 
 
@@ -65,7 +65,7 @@ def merged(step: int) -> dict[str, np.ndarray]:
 
 def values_of(store: Store, version: int) -> dict[str, np.ndarray]:
     pulls = {"a": store.pull("a", version), "b": store.pull("b", version)}
-    pulls["t"] = store.pull_rows("t", np.arange(30), version)
+    pulls["t"] = store.pull("t", version, np.arange(30))
     return {key: pull.result(WAIT_S) for key, pull in pulls.items()}
 
 
@@ -144,7 +144,7 @@ def push_rows_of(store: Store, slot: int, version: int, step: int) -> None:
     """The gradients of a step as those of another version."""
     store.push("a", version, gradient(slot, step, (40, 8)))
     store.push("b", version, gradient(slot, step, (5,)))
-    store.push_rows("t", version, ids_of(slot), gradient(slot, step, (len(ids_of(slot)), 3)))
+    store.push("t", version, gradient(slot, step, (len(ids_of(slot)), 3)), ids_of(slot))
 
 
 def next_scale(scales: list[float], scaling: LossScaling, step: int, *, finite: bool) -> float:
@@ -168,7 +168,7 @@ def test_no_version_moves_before_every_slot_has_said_its_barrier() -> None:
         stores[2].push("a", 0, gradient(2, 0, (40, 8))).result(WAIT_S)
         stores[2].push("b", 0, gradient(2, 0, (5,))).result(WAIT_S)
         pull = stores[0].pull("b", 1)
-        stores[2].push_rows("t", 0, ids_of(2), gradient(2, 0, (len(ids_of(2)), 3))).result(WAIT_S)
+        stores[2].push("t", 0, gradient(2, 0, (len(ids_of(2)), 3)), ids_of(2)).result(WAIT_S)
         assert not pull.done()
         stores[2].barrier(0, []).result(WAIT_S)
         pull.result(WAIT_S)

@@ -70,8 +70,8 @@ def begun(simulation: Simulation, slot: int) -> dict[str, Future[Any]]:
             found[f"push of key '{key}', step {step}"] = store.push(key, step, np.ones(size, np.float32))
             found[f"pull of key '{key}', version {step + 1}"] = store.pull(key, step + 1)
         rows = np.ones((5, 2), np.float32)
-        found[f"push of rows of key 't', step {step}"] = store.push_rows("t", step, np.arange(5), rows)
-        found[f"pull of rows of key 't', version {step + 1}"] = store.pull_rows("t", np.arange(4), step + 1)
+        found[f"push of rows of key 't', step {step}"] = store.push("t", step, rows, np.arange(5))
+        found[f"pull of rows of key 't', version {step + 1}"] = store.pull("t", step + 1, np.arange(4))
     found["change of lr to 0.5 for all keys, step 2"] = store.set_hyper({"lr": 0.5}, step=2)
     return found
 
@@ -208,7 +208,7 @@ def test_a_shard_that_is_killed_fails_what_waits_on_it_and_nothing_else(tmp_path
         waiting = {
             "slot 0: pull of key 'wide', version 1": first.pull("wide", 1),
             "slot 1: pull of key 'wide', version 1": second.pull("wide", 1),
-            "slot 0: pull of rows of key 't', version 1": first.pull_rows("t", np.arange(4), 1),
+            "slot 0: pull of rows of key 't', version 1": first.pull("t", 1, np.arange(4)),
         }
         processes[1].kill()
         waiting["slot 0: push of key 'wide', step 1"] = first.push("wide", 1, gradient)

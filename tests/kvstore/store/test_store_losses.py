@@ -53,14 +53,14 @@ def trained(description: StoreDescription, seed: int, noise: Noise | None) -> di
             for key in ("a", "b"):
                 futures += [store.push(key, step, gradients[key]), store.pull(key, step + 1)]
             ids = np.arange(slot, 40, step + 2)
-            futures.append(store.push_rows("t", step, ids, np.full((len(ids), 4), slot + step + 1, np.float32)))
-            futures.append(store.pull_rows("t", ids, step + 1))
+            futures.append(store.push("t", step, np.full((len(ids), 4), slot + step + 1, np.float32), ids))
+            futures.append(store.pull("t", step + 1, ids))
             futures.append(store.barrier(step, []))
         finish(simulation, choose, futures)
     store, rows = simulation.stores[0], np.arange(40)
     values: dict[str, Future[Any]] = {key: store.pull(key, STEPS) for key in ("a", "b")}
-    states: dict[str, Future[Any]] = {key: store.pull_state(key, STEPS) for key in ("a", "b")}
-    values["t"], states["t"] = store.pull_rows("t", rows, STEPS), store.pull_state_rows("t", rows, STEPS)
+    states: dict[str, Future[Any]] = {key: store.pull(key, STEPS, state=True) for key in ("a", "b")}
+    values["t"], states["t"] = store.pull("t", STEPS, rows), store.pull("t", STEPS, rows, state=True)
     finish(simulation, choose, [*values.values(), *states.values()])
     found = {key: value.result(0).tobytes() for key, value in values.items()}
     return found | {f"{key}/{n}": a.tobytes() for key, state in states.items() for n, a in state.result(0).items()}

@@ -111,7 +111,7 @@ def test_a_pull_whose_failure_is_lost_with_its_connection_fails_on_the_next_one(
     settings = LinkSettings(silence_s=5.0, request_timeout_s=60.0)
     simulation = Simulation(store_of(keys, slots=2, shards=1, hyper={"lr": 1.0}), settings)
     store = simulation.stores[0]
-    pull = store.pull("w", 1) if kind == "dense" else store.pull_rows("t", np.arange(3), 1)
+    pull = store.pull("w", 1) if kind == "dense" else store.pull("t", 1, np.arange(3))
     simulation.settle(choose)
     simulation.silent.add(1)
     shard = simulation.shards[0]

@@ -58,7 +58,7 @@ def trained(stores: list[Store], description: StoreDescription) -> dict[str, Arr
     found: dict[str, Array] = {}
     for key in SHAPES:
         found[key] = stores[0].pull(key, STEPS).result(WAIT_S)
-        state: Mapping[str, Array] = stores[0].pull_state(key, STEPS).result(WAIT_S)
+        state: Mapping[str, Array] = stores[0].pull(key, STEPS, state=True).result(WAIT_S)
         found |= {f"{key}/{name}": array for name, array in state.items()}
     return found
 

@@ -119,12 +119,12 @@ class Storm:
         if name == "end":
             return store.barrier(step, [])
         if name == "t":
-            return store.push_rows("t", step, np.arange(40), gradient(slot, step, "t"))
+            return store.push("t", step, gradient(slot, step, "t"), np.arange(40))
         return store.push(name, step, gradient(slot, step, name))
 
     def pull(self, slot: int, name: str, version: int) -> Future[Any]:
         store = self.simulation.stores[slot]
-        return store.pull_rows("t", np.arange(40), version) if name == "t" else store.pull(name, version)
+        return store.pull("t", version, np.arange(40)) if name == "t" else store.pull(name, version)
 
     def train(self, step: int) -> None:
         """One step of every slot."""

@@ -82,7 +82,7 @@ class Training:
         """Of every key: its value and the rule's state."""
         store, found = self.simulation.stores[0], {}
         for name in SIZES:
-            futures = [store.pull(name, STEPS), *([] if name == "mean" else [store.pull_state(name, STEPS)])]
+            futures = [store.pull(name, STEPS), *([] if name == "mean" else [store.pull(name, STEPS, state=True)])]
             self.simulation.finish(self.choose, *futures)
             value, *state = (future.result(0) for future in futures)
             found[name] = [bytes(value), *(bytes(array) for arrays in state for array in arrays.values())]
@@ -90,7 +90,7 @@ class Training:
 
     @staticmethod
     def _begun(store: StoreCalls, slot: int) -> Generator[list[Future[Any]], None, None]:
-        asked = store.pull_versions(list(SIZES), 0, settled=True)
+        asked = store.pull(list(SIZES), 0, settled=True, with_versions=True)
         yield [asked]
         yield from trained(store, slot, int(asked.result(0).lowest.min()))
 

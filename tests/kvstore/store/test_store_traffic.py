@@ -32,8 +32,8 @@ def test_bytes_at_the_socket_are_those_that_a_proxy_counts_and_follow_the_rows_n
     ):
         for step in range(steps):
             ids = np.sort(generator.choice(rows, touched, replace=False))
-            client.pull_rows("t", ids, step).result(WAIT_S)
-            client.push_rows("t", step, ids, np.ones((touched, width), np.float32)).result(WAIT_S)
+            client.pull("t", step, ids).result(WAIT_S)
+            client.push("t", step, np.ones((touched, width), np.float32), ids).result(WAIT_S)
         counted = client.statistics()
         told = {"up": (counted.bytes_sent, proxy.up), "down": (counted.bytes_received, proxy.down)}
         for way, (nbytes, seen) in told.items():
@@ -58,15 +58,15 @@ def test_a_table_of_2_gib_takes_the_memory_of_the_rows_that_are_touched(tmp_path
         assert before < 300 * MIB
         with clients_of(there, LinkSettings(silence_s=WAIT_S)) as (client,):
             ids = generator.integers(0, rows, touched)
-            first = client.pull_rows("t", ids, 0).result(WAIT_S)
-            client.push_rows("t", 0, ids, np.ones((touched, width), np.float32)).result(WAIT_S)
-            moved = client.pull_rows("t", ids, 1).result(WAIT_S)
+            first = client.pull("t", 0, ids).result(WAIT_S)
+            client.push("t", 0, np.ones((touched, width), np.float32), ids).result(WAIT_S)
+            moved = client.pull("t", 1, ids).result(WAIT_S)
             assert np.all(moved < first)
             pages = 3 * touched * 4096 + touched * 4096
             after = shard.memory_bytes()
             assert after - before < pages + 48 * MIB
             for _ in range(4):
-                client.pull_rows("t", generator.integers(0, rows, 20_000), 1).result(WAIT_S)
+                client.pull("t", 1, generator.integers(0, rows, 20_000)).result(WAIT_S)
             assert shard.memory_bytes() - after < 64 * MIB
 
 

@@ -107,12 +107,11 @@ class Cluster:
         self, slot: int, step: int, ids: Array, values: Array, payload_kind: PayloadKind = PayloadKind.GRADIENT
     ) -> None:
         store = self.simulation.stores[slot]
-        send = store.push_rows if payload_kind is PayloadKind.GRADIENT else store.set_rows
-        self.simulation.finish(self.choose, send("t", step, ids, values))
+        self.simulation.finish(self.choose, store.push("t", step, values, ids, kind=payload_kind))
 
     def pull(self, ids: Array, version: int, *, state: bool = False) -> Any:
         store = self.simulation.stores[0]
-        future = (store.pull_state_rows if state else store.pull_rows)("t", ids, version)
+        future = store.pull("t", version, ids, state=state)
         self.simulation.finish(self.choose, future)
         return future.result(0)
 

@@ -106,13 +106,13 @@ def test_a_table_has_the_bits_of_the_dense_key(name: str, shards: int) -> None:
                 table("barrier", step, ["t"], slot=slot)
                 dense("barrier", step, ["t"], slot=slot)
                 continue
-            table("push_rows", "t", step, ids, gradient[ids], slot=slot)
+            table("push", "t", step, gradient[ids], ids, slot=slot)
             dense("push", "t", step, gradient, slot=slot)
         if step % 3 == 2:
             asked = draw.choice(ROWS, 15)
             whole = dense("pull", "t", step + 1)
-            assert table("pull_rows", "t", asked, step + 1).tobytes() == whole[asked].tobytes()
-            state, wanted = table("pull_state_rows", "t", asked, step + 1), dense("pull_state", "t", step + 1)
+            assert table("pull", "t", step + 1, asked).tobytes() == whole[asked].tobytes()
+            state, wanted = table("pull", "t", step + 1, asked, state=True), dense("pull", "t", step + 1, state=True)
             assert list(state) == list(wanted)
             assert all(state[one].tobytes() == wanted[one][asked].tobytes() for one in wanted)
     assert sum(one.rows.count for one in table.tables) <= ROWS // 2, "a pull brings no row into being"
@@ -124,8 +124,8 @@ def test_lazy_rows_do_not_move_and_standard_ones_do() -> None:
         key = msgspec.structs.replace(constant(table_of("t", (4, WIDTH), 1), 0.0), sparse=sparse)
         store = Store(described(key, rule="momentum", hyper={"lr": 1.0, "momentum": 0.5}))
         for step in range(3):
-            store("push_rows", "t", step, np.array([step]), np.ones((1, WIDTH), np.float32))
-        found[sparse] = store("pull_rows", "t", np.arange(4), 3)[:, 0].tolist()
+            store("push", "t", step, np.ones((1, WIDTH), np.float32), np.array([step]))
+        found[sparse] = store("pull", "t", 3, np.arange(4))[:, 0].tolist()
     assert found == {Sparse.LAZY: [-1.0, -1.0, -1.0, 0.0], Sparse.STANDARD: [-1.75, -1.5, -1.0, 0.0]}
 
 
@@ -142,7 +142,7 @@ def test_rows_that_nobody_meets_are_swept_and_what_they_needed_is_forgotten(
     for step in range(60):
         ids = np.arange(ROWS - 3) if step == 0 else np.array([int(draw.integers(0, 3))])
         rows = draw.standard_normal((len(ids), WIDTH)).astype(np.float32)
-        store("push_rows", "t", step, ids, rows)
+        store("push", "t", step, rows, ids)
         dense.update(ids, rows)
     for table in store.tables:
         assert table.rows.history is not None
@@ -151,7 +151,7 @@ def test_rows_that_nobody_meets_are_swept_and_what_they_needed_is_forgotten(
         assert log.last + 1 - log.first <= 7 + 2 * 5
         assert (table.rows.history.seen.array[table.rows.history.seen.array > 0] >= 60 - 7 - 5).all()
     assert sum(table.rows.count for table in store.tables) == come
-    assert store("pull_rows", "t", np.arange(ROWS), 60).tobytes() == dense.weight.tobytes()
+    assert store("pull", "t", 60, np.arange(ROWS)).tobytes() == dense.weight.tobytes()
 
 
 def test_rows_that_are_set_keep_the_state_that_updates_left() -> None:
@@ -160,14 +160,14 @@ def test_rows_that_are_set_keep_the_state_that_updates_left() -> None:
     ones = np.ones((2, WIDTH), np.float32)
     for step in range(9):
         if step == 4:
-            store("set_rows", "t", 5, np.array([1, 5]), 3 * ones)
+            store("set", "t", 5, 3 * ones, np.array([1, 5]))
         ids = np.array([step % 2, 2])
-        store("push_rows", "t", step, ids, ones)
+        store("push", "t", step, ones, ids)
         dense.update(ids, ones)
         if step == 4:
             dense.weight[[1, 5]] = 3
-    assert store("pull_rows", "t", np.arange(6), 9).tobytes() == dense.weight.tobytes()
-    state = store("pull_state_rows", "t", np.arange(6), 9)
+    assert store("pull", "t", 9, np.arange(6)).tobytes() == dense.weight.tobytes()
+    state = store("pull", "t", 9, np.arange(6), state=True)
     assert all(state[name].tobytes() == array.tobytes() for name, array in dense.state.items())
 
 
@@ -175,12 +175,12 @@ def test_rows_that_are_given_late_have_seen_every_update() -> None:
     description = described(standard(given_key(table_of("t", (4, WIDTH), 1))), rule="sgd", hyper={"weight_decay": 0.5})
     store, dense = Store(description), Dense(description, np.ones((4, WIDTH), np.float32))
     one = np.ones((1, WIDTH), np.float32)
-    store("set_rows", "t", 0, np.array([1]), one)
+    store("set", "t", 0, one, np.array([1]))
     for step in range(3):
-        store("push_rows", "t", step, np.array([1]), one)
+        store("push", "t", step, one, np.array([1]))
         dense.update(np.array([1]), one)
-    store("set_rows", "t", 0, np.array([2, 3]), np.repeat(one, 2, axis=0))
-    assert store("pull_rows", "t", np.array([1, 2, 3]), 3).tobytes() == dense.weight[1:].tobytes()
+    store("set", "t", 0, np.repeat(one, 2, axis=0), np.array([2, 3]))
+    assert store("pull", "t", 3, np.array([1, 2, 3])).tobytes() == dense.weight[1:].tobytes()
 
 
 def test_a_step_that_is_skipped_is_no_update() -> None:
@@ -192,13 +192,13 @@ def test_a_step_that_is_skipped_is_no_update() -> None:
         ids, skipped = np.array([step % 3, 3]), step in {2, 3}
         rows = np.full((2, WIDTH), np.inf if skipped else 1.0, np.float32)
         scale = {0: 2.0, 1: 2.0, 2: 2.0, 3: 1.0}.get(step, 0.5)
-        pushed = store.simulation.stores[0].push_rows("t", step, ids, rows * np.float32(scale))
+        pushed = store.simulation.stores[0].push("t", step, rows * np.float32(scale), ids)
         outcome = store.simulation.stores[0].barrier(step, [])
         store.simulation.finish(store.choose, pushed, outcome)
         assert outcome.result(0).finite is not skipped
         if not skipped:
             dense.update(ids, rows)
-    assert store("pull_rows", "t", np.arange(5), 6).tobytes() == dense.weight.tobytes()
+    assert store("pull", "t", 6, np.arange(5)).tobytes() == dense.weight.tobytes()
     assert {one.rows.history._log.last for one in store.tables if one.rows.history is not None} == {4}
 
 
@@ -208,11 +208,11 @@ def test_in_async_each_push_is_an_update_that_passes_by_the_other_rows() -> None
     store, dense = Store(description), Dense(description, np.ones((4, WIDTH), np.float32))
     one = np.ones((1, WIDTH), np.float32)
     for slot, step in ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1)):
-        store("push_rows", "t", step, np.array([slot]), one, slot=slot)
+        store("push", "t", step, one, np.array([slot]), slot=slot)
         dense.update(np.array([slot]), one)
-    store("set_rows", "t", 0, np.array([3]), 5 * one)
+    store("set", "t", 0, 5 * one, np.array([3]))
     dense.weight[3] = 5
-    assert store("pull_rows", "t", np.arange(4), 0).tobytes() == dense.weight.tobytes()
+    assert store("pull", "t", 0, np.arange(4)).tobytes() == dense.weight.tobytes()
 
 
 def test_a_growing_table_replays_from_when_a_row_came() -> None:
@@ -224,7 +224,7 @@ def test_a_growing_table_replays_from_when_a_row_came() -> None:
     high = 2**64 - 1
     for step, ids in enumerate([[high, 5], [5, 6], [], [9, high], [6], [6, 9], [6], [6, high]]):
         given = np.full((len(ids), WIDTH), 0.5, np.float32)
-        store("push_rows", "t", step, np.array(ids, np.uint64), given)
+        store("push", "t", step, given, np.array(ids, np.uint64))
         for one in ids:
             weight, moved, _ = rows.get(one, (np.ones(WIDTH, np.float32), np.zeros(WIDTH, np.float32), 0))
             rows[one] = weight, moved, step
@@ -235,7 +235,7 @@ def test_a_growing_table_replays_from_when_a_row_came() -> None:
             rows = {one: row for one, row in rows.items() if step + 1 - row[2] <= 2}
         asked = np.array([5, 6, 9, 77, high], np.uint64)
         wanted = np.array([rows[one][0] if one in rows else np.ones(WIDTH) for one in asked.tolist()], np.float32)
-        assert store("pull_rows", "t", asked, step + 1).tobytes() == wanted.tobytes(), step
+        assert store("pull", "t", step + 1, asked).tobytes() == wanted.tobytes(), step
 
 
 def test_a_long_replay_is_made_in_pieces_and_a_pull_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,14 +243,14 @@ def test_a_long_replay_is_made_in_pieces_and_a_pull_waits_for_its_end(monkeypatc
     description = described(standard(constant(table_of("t", (600, 64), 1), 1.0)), rule="adam", slice_bytes=1 << 17)
     store = Store(description)
     ones = np.ones((600, 64), np.float32)
-    store("push_rows", "t", 0, np.arange(600), ones)
+    store("push", "t", 0, ones, np.arange(600))
     dense = Dense(description, ones)
     dense.update(np.arange(600), ones)
     for step in range(1, 120):
-        store("push_rows", "t", step, np.array([0]), ones[:1])
+        store("push", "t", step, ones[:1], np.array([0]))
         dense.update(np.array([0]), ones[:1])
     core = store.simulation.shards[0]
-    pulled = store.simulation.stores[0].pull_rows("t", np.arange(600), 120)
+    pulled = store.simulation.stores[0].pull("t", 120, np.arange(600))
     pieces = 0
     while not pulled.done():
         pieces += int(bool(core.work.queue))

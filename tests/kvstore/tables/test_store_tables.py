@@ -44,7 +44,7 @@ def ones(*shape: int) -> np.ndarray:
 
 
 def got(store: Store, key: str, ids: np.ndarray, version: int, **flags: bool) -> np.ndarray:
-    return store.pull_rows(key, ids, version, **flags).result(WAIT_S)
+    return store.pull(key, version, ids, **flags).result(WAIT_S)
 
 
 @pytest.mark.parametrize("draw", ["RandomUniform", "RandomNormal"])
@@ -56,7 +56,7 @@ def test_rows_begin_as_a_dense_key_of_that_shape_does(make: Make, draw: str, wid
     ids = np.random.default_rng(2).permutation(501).astype(np.int64)[:300]
     whole = first_values(Initializer(draw, numbers), seed=7, key="t", start=0, stop=501 * width, dtype="float32")
     assert got(store, "t", ids, 0).tobytes() == whole.reshape(501, width)[ids].tobytes()
-    store.push_rows("t", 0, ids[:200], np.zeros((200, width), np.float32)).result(WAIT_S)
+    store.push("t", 0, np.zeros((200, width), np.float32), ids[:200]).result(WAIT_S)
     assert got(store, "t", ids, 1).tobytes() == whole.reshape(501, width)[ids].tobytes()
 
 
@@ -64,7 +64,7 @@ def test_many_rows_are_the_callers_own_and_stay_as_they_were(make: Make) -> None
     (store,) = make(simple(constant(table_of("t", (4000, 16), 1), 1.0), shards=1, slice_bytes=1 << 17))
     ids, pulled = np.arange(0, 4000, 2), []
     for step in range(4):
-        store.push_rows("t", step, ids, ones(2000, 16)).result(WAIT_S)
+        store.push("t", step, ones(2000, 16), ids).result(WAIT_S)
         pulled.append(got(store, "t", ids, step + 1))
         pulled[0] += 1.0
     assert [(rows.min(), rows.max()) for rows in pulled] == [(4.5, 4.5), (0.0, 0.0), (-0.5, -0.5), (-1.0, -1.0)]
@@ -72,7 +72,7 @@ def test_many_rows_are_the_callers_own_and_stay_as_they_were(make: Make) -> None
 
 def test_rows_come_in_the_order_asked_for_with_repetitions_padding_and_none(make: Make) -> None:
     (store,) = make(simple(constant(table_of("t", (100, 2, 3), 1), 1.0)))
-    store.push_rows("t", 0, ints(7, 3), np.stack([ones(2, 3), 2 * ones(2, 3)])).result(WAIT_S)
+    store.push("t", 0, np.stack([ones(2, 3), 2 * ones(2, 3)]), ints(7, 3)).result(WAIT_S)
     rows = got(store, "t", ints(3, -1, 7, 99, 3, -5, 7), 1)
     assert (rows.dtype, rows.shape) == (np.float32, (7, 2, 3))
     assert rows[:, 0, 0].tolist() == [0.0, 0.0, 0.5, 1.0, 0.0, 0.0, 0.5]
@@ -85,9 +85,9 @@ def test_rows_come_in_the_order_asked_for_with_repetitions_padding_and_none(make
 def test_pushed_rows_may_be_written_once_the_future_has_ended(make: Make) -> None:
     stores = make(simple(constant(table_of("t", (10, 4), 2), 0.0), slots=2))
     ids, rows = ints(1, 2), ones(2, 4)
-    stores[1].push_rows("t", 0, ids, rows).result(WAIT_S)
+    stores[1].push("t", 0, rows, ids).result(WAIT_S)
     ids[:], rows[:] = 5, 100.0
-    stores[0].push_rows("t", 0, ints(), ones(0, 4)).result(WAIT_S)
+    stores[0].push("t", 0, ones(0, 4), ints()).result(WAIT_S)
     assert got(stores[0], "t", ints(1, 2, 5), 1)[:, 0].tolist() == [-0.5, -0.5, 0.0]
 
 
@@ -95,11 +95,11 @@ def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) 
     frozen = msgspec.structs.replace(constant(table_of("f", (10, 2), 1), 3.0), slots=())
     (store,) = make(simple(frozen, table_of("none", (0, 4), 1), table_of("thin", (4, 0), 1)))
     assert got(store, "f", ints(9, 9), 12).tolist() == [[3.0, 3.0]] * 2
-    store.set_rows("f", 20, ints(9), 4 * ones(1, 2)).result(WAIT_S)
+    store.set("f", 20, 4 * ones(1, 2), ints(9)).result(WAIT_S)
     assert got(store, "f", ints(9, 8), 12)[:, 0].tolist() == [4.0, 3.0], "no step will come that it could wait for"
     assert got(store, "none", ints(-1), 3).tolist() == [[0.0] * 4]
     assert got(store, "thin", ints(2, 1), 3).shape == (2, 0)
-    store.push_rows("thin", 0, ints(2, 1), ones(2, 0)).result(WAIT_S)
+    store.push("thin", 0, ones(2, 0), ints(2, 1)).result(WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -110,23 +110,21 @@ def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) 
             "push of key 't': it is a table: say which rows, with push_rows",
         ),
         (lambda store: store.pull("t", 0), "pull of key 't': it is a table"),
-        (lambda store: store.pull_state("t", 0), "pull_state of key 't': it is a table"),
+        (lambda store: store.pull("t", 0, state=True), "pull_state of key 't': it is a table"),
         (lambda store: store.set("t", 0, ones(9, 2)), "set of key 't': it is a table"),
-        (lambda store: store.push_rows("w", 0, ints(1), ones(1, 2)), "push_rows of key 'w': it is no table"),
-        (lambda store: store.pull_rows("w", ints(1), 0), "pull_rows of key 'w': it is no table"),
-        (lambda store: store.set_rows("w", 0, ints(1), ones(1, 2)), "set_rows of key 'w': it is no table"),
-        (lambda store: store.pull_rows("v", ints(1), 0), "pull_rows of key 'v': the store has no such key"),
-        (lambda store: store.pull_rows("t", ints(9), 0), "id 9: the table has rows 0 to 8"),
+        (lambda store: store.push("w", 0, ones(1, 2), ints(1)), "push_rows of key 'w': it is no table"),
+        (lambda store: store.pull("w", 0, ints(1)), "pull_rows of key 'w': it is no table"),
+        (lambda store: store.set("w", 0, ones(1, 2), ints(1)), "set_rows of key 'w': it is no table"),
+        (lambda store: store.pull("v", 0, ints(1)), "pull_rows of key 'v': the store has no such key"),
+        (lambda store: store.pull("t", 0, ints(9)), "id 9: the table has rows 0 to 8"),
         (
-            lambda store: store.push_rows("t", 0, ints(2**62), ones(1, 2)),
+            lambda store: store.push("t", 0, ones(1, 2), ints(2**62)),
             "id 4611686018427387904: the table has rows 0 to 8",
         ),
-        (lambda store: store.pull_rows("t", np.int32([1]), 0), r"ids are int32\[1\], not int64\[n\]"),
-        (lambda store: store.pull_rows("t", np.int64([[1]]), 0), r"ids are int64\[1, 1\]"),
-        (lambda store: store.push_rows("t", 0, ints(1), ones(1, 3)), r"float32\[1, 3\], for 1 ids float32\[1, 2\]"),
-        (lambda store: store.push_rows("t", 0, ints(1), np.ones((1, 2))), r"rows are float64\[1, 2\]"),
-        (lambda store: store.pull_rows("t", ints(1), -1), "step or version -1"),
-        (lambda store: store.set("w", 1, ones(2)), r"set of key 'w', version 1: the value is float32\[2\]"),
+        (lambda store: store.pull("t", 0, np.int32([1])), r"ids are int32\[1\], not int64\[n\]"),
+        (lambda store: store.pull("t", 0, np.int64([[1]])), r"ids are int64\[1, 1\]"),
+        (lambda store: store.push("t", 0, ones(1, 3), ints(1)), r"float32\[1, 3\], for 1 ids float32\[1, 2\]"),
+        (lambda store: store.push("t", 0, np.ones((1, 2)), ints(1)), r"rows are float64\[1, 2\]"),
         (
             lambda store: store.set("w", 0, ones(9, 2)),
             "slice 0, version 0: the value cannot be set: version 0 is",
@@ -134,9 +132,7 @@ def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) 
         (lambda store: store.set("w", 9, ones(9, 2)), "cannot be set: more than 8 ahead of version 0"),
     ],
 )
-def test_what_does_not_fit_the_description_fails_its_future(
-    make: Make, call: Callable[[Store], Any], told: str
-) -> None:
+def test_what_does_not_fit_the_description_is_refused(make: Make, call: Callable[[Store], Any], told: str) -> None:
     (store,) = make(simple(table_of("t", (9, 2), 1), key_of("w", (9, 2), 1)))
     with pytest.raises(StoreRefusedError, match=told):
         call(store).result(WAIT_S)
@@ -147,22 +143,22 @@ def test_a_pull_of_rows_that_waits_too_long_says_for_whom() -> None:
     told = r"pull of rows of key 't', version 1 .*step 0 waits for slots 0, 2"
     described = simple(table_of("t", (9, 2), 3), slots=3, shards=1)
     with stores_of("local", described, LinkSettings(request_timeout_s=0.1)) as stores:
-        stores[1].push_rows("t", 0, ints(1), ones(1, 2)).result(WAIT_S)
+        stores[1].push("t", 0, ones(1, 2), ints(1)).result(WAIT_S)
         with pytest.raises(StoreTimeoutError, match=told):
             got(stores[1], "t", ints(1), 1)
 
 
 def test_a_given_key_has_no_value_before_one_is_set(make: Make) -> None:
     stores = make(simple(given(key_of("w", (300,), 2)), given(table_of("t", (50, 3), 2)), slots=2))
-    value, rows = stores[1].pull("w", 0), stores[1].pull_rows("t", ints(3, 40), 0)
+    value, rows = stores[1].pull("w", 0), stores[1].pull("t", 0, ints(3, 40))
     pushed = [store.push("w", 0, ones(300)) for store in stores]
-    stores[0].set_rows("t", 0, ints(40, 1), np.stack([4 * ones(3), ones(3)])).result(WAIT_S)
+    stores[0].set("t", 0, np.stack([4 * ones(3), ones(3)]), ints(40, 1)).result(WAIT_S)
     for future in pushed:
         future.result(WAIT_S)
     assert not value.done()
     assert not rows.done()
     stores[0].set("w", 0, 2 * ones(300)).result(WAIT_S)
-    stores[0].set_rows("t", 0, ints(3, -1), 3 * ones(2, 3)).result(WAIT_S)
+    stores[0].set("t", 0, 3 * ones(2, 3), ints(3, -1)).result(WAIT_S)
     assert rows.result(WAIT_S)[:, 0].tolist() == [3.0, 4.0]
     assert np.all(value.result(WAIT_S) >= 1.0)
     assert np.all(stores[0].pull("w", 1).result(WAIT_S) == 1.0)
@@ -173,7 +169,7 @@ def test_what_was_never_set_is_told_after_the_deadline(key: str) -> None:
     """In one process, where the shard's answer is there before the deadline on a busy machine too."""
     described = simple(given(key_of("w", (3,), 1)), given(table_of("t", (5, 3), 1)), shards=1)
     with stores_of("local", described, LinkSettings(request_timeout_s=0.1)) as (store,):
-        pull = store.pull("w", 0) if key == "w" else store.pull_rows("t", ints(2), 0)
+        pull = store.pull("w", 0) if key == "w" else store.pull("t", 0, ints(2))
         with pytest.raises(StoreTimeoutError, match=f"key '{key}', version 0 .*key '{key}' was never set"):
             pull.result(WAIT_S)
 
@@ -193,11 +189,11 @@ def test_state_may_start_at_any_number_and_rows_that_are_new_have_it(
     ):
         monkeypatch.setattr(f"{module}.rule_of", lambda *_: rule)
     (store,) = make(simple(constant(table_of("t", (9, 2), 1), 0.0), constant(key_of("w", (300,), 1), 0.0)))
-    assert store.pull_state("w", 0).result(WAIT_S)["scale"].tolist() == [8.0] * 300
-    store.push_rows("t", 0, ints(2), ones(1, 2)).result(WAIT_S)
-    store.push_rows("t", 1, ints(2, 5), ones(2, 2)).result(WAIT_S)
+    assert store.pull("w", 0, state=True).result(WAIT_S)["scale"].tolist() == [8.0] * 300
+    store.push("t", 0, ones(1, 2), ints(2)).result(WAIT_S)
+    store.push("t", 1, ones(2, 2), ints(2, 5)).result(WAIT_S)
     assert got(store, "t", ints(2, 5, 6), 2)[:, 0].tolist() == [-6.0, -4.0, 0.0]
-    state = store.pull_state_rows("t", ints(2, 5, 6), 2).result(WAIT_S)
+    state = store.pull("t", 2, ints(2, 5, 6), state=True).result(WAIT_S)
     assert state["scale"][:, 1].tolist() == [2.0, 4.0, 8.0]
 
 
@@ -213,7 +209,7 @@ def test_hyper_parameters_follow_schedules_by_step_and_multipliers_by_key(make: 
     for step in range(1, 4):
         store.push("w", step, ones(300)).result(WAIT_S)
         store.push("v", step, ones(300)).result(WAIT_S)
-        store.push_rows("t", step, ints(3), ones(1, 2)).result(WAIT_S)
+        store.push("t", step, ones(1, 2), ints(3)).result(WAIT_S)
     from weft_graph.rules.schedule import value_at
 
     told = -sum(value_at(schedule, step) for step in range(1, 4))
@@ -228,17 +224,17 @@ def test_in_async_a_slot_waits_for_itself_alone_unless_it_asks_for_all(make: Mak
     stores = make(simple(*keys, slots=2, mode=Mode.ASYNC))
     for step in range(5):
         stores[1].push("w", step, ones(300)).result(WAIT_S)
-        stores[1].push_rows("t", step, ints(1, 9), ones(2, 3)).result(WAIT_S)
+        stores[1].push("t", step, ones(2, 3), ints(1, 9)).result(WAIT_S)
         assert np.all(stores[1].pull("w", step + 1).result(WAIT_S) == -0.5 * (step + 1))
         assert got(stores[1], "t", ints(9, 2), step + 1)[:, 0].tolist() == [-0.5 * (step + 1), 0.0]
-    settled = [stores[1].pull("w", 1, settled=True), stores[1].pull_rows("t", ints(1), 1, settled=True)]
+    settled = [stores[1].pull("w", 1, settled=True), stores[1].pull("t", 1, ints(1), settled=True)]
     assert stores[0].pull("w", 0).result(WAIT_S)[0] == -2.5
     assert not any(future.done() for future in settled)
     stores[0].push("w", 0, ones(300)).result(WAIT_S)
     stores[0].barrier(0, ["t"]).result(WAIT_S)
     assert settled[0].result(WAIT_S)[0] == -3.0
     assert settled[1].result(WAIT_S)[0, 0] == -2.5
-    assert stores[1].pull_state("w", 1, settled=True).result(WAIT_S) == {}
+    assert stores[1].pull("w", 1, settled=True, state=True).result(WAIT_S) == {}
     stores[0].set("w", 0, 7 * ones(300)).result(WAIT_S)
     assert stores[0].pull("w", 0).result(WAIT_S)[0] == 7.0, "in async a value holds at once"
 

@@ -99,7 +99,7 @@ def _fetch_rows(run: StepRun, bound: BoundNode) -> None:
     device, context = run.runtime.device, run.context
 
     def pull(host: list[Array]) -> Future[Array]:
-        return run.reads.pull_rows(bound.key, waiting_ids(host[0]), context.step, settled=context.settled)
+        return run.reads.pull(bound.key, context.step, waiting_ids(host[0]), settled=context.settled)
 
     def keep(array: Array) -> None:
         run.table.put(rows, device.upload(array))
@@ -148,9 +148,9 @@ def _send_rows(run: StepRun, bound: BoundNode) -> None:
         return
 
     def start(on_complete: OnComplete) -> None:
-        brought = run.on_host([ids, rows])
+        brought = run.on_host([rows, ids])
         run.table.release([ids, rows])
-        pushed = then(brought, lambda host: run.runtime.store.push_rows(bound.key, run.context.step, *host))
+        pushed = then(brought, lambda host: run.runtime.store.push(bound.key, run.context.step, *host))
         pushed.add_done_callback(completing(on_complete))
 
     _push_send(run, [bound], start, run.variables_of([ids, rows]))
@@ -241,7 +241,7 @@ def _push_row_sum(run: StepRun, bound: BoundNode, ids: int, rows: int, part: Ste
 
     def push(host: list[Array]) -> Future[None]:
         half = len(host) // 2
-        return runtime.store.push_rows(key, run.context.step, np.concatenate(host[:half]), np.concatenate(host[half:]))
+        return runtime.store.push(key, run.context.step, np.concatenate(host[half:]), np.concatenate(host[:half]))
 
     def send(on_complete: OnComplete) -> None:
         then(brought.pop(), push).add_done_callback(completing(on_complete))
