@@ -29,6 +29,12 @@ from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
 
+def check_slot(description: StoreDescription, slot: object) -> None:
+    """Raises ValueError for a slot that there is not."""
+    if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
+        raise ValueError(f"slot {slot!r} is not within 0 to {description.slots - 1}")
+
+
 class StoreCalls(Store):
     """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
     twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does.
@@ -48,8 +54,7 @@ class StoreCalls(Store):
         """Who carries out its calls is set by `hand_to`. Raises DescriptionError, ValueError for a slot that
         there is not."""
         check_description(description)
-        if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
-            raise ValueError(f"slot {slot!r} is not within 0 to {description.slots - 1}")
+        check_slot(description, slot)
         self._description = description
         self._slot = slot
         self._keys = Keys(description, slot, by_name=True)

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, ClassVar, Final
 
 from weft_kvstore.client.operation import Operation
-from weft_kvstore.client.sockets import ClientSockets, Readable
+from weft_kvstore.client.sockets import Readable, Transport
 from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.process import OwnProcess, Wakeup
@@ -144,7 +144,7 @@ class PollWait:
     `over_sockets` the client's sockets wake it too. `until` is when it wakes without either.
     """
 
-    def __init__(self, sockets: ClientSockets) -> None:
+    def __init__(self, sockets: Transport) -> None:
         self.is_asleep = False
         self.over_sockets = False
         self.until = 0.0
@@ -247,12 +247,11 @@ class Poller:
     called. `_gone` is set once everything is released: from then on the thread that ends a future runs its callbacks.
     """
 
-    def __init__(self, sockets: ClientSockets, name: str) -> None:
+    def __init__(self, sockets: Transport, name: str) -> None:
         self._sockets = sockets
         self._process = OwnProcess()
-        # Reentrant locks know whether this thread holds them.
-        self._leading: Any = threading.RLock()
-        self._working: Any = threading.RLock()
+        self._leading: Any = threading.RLock()  # It knows whether this thread holds it.
+        self._working = sockets.working
         self._closing = False
         self._gone = False
         self._failure: BaseException | None = None
@@ -268,6 +267,7 @@ class Poller:
         """When operations were last begun."""
         self._leader_wait = PollWait(sockets)
         self._thread_wait = PollWait(sockets)
+        sockets.notice = self._notice
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -350,8 +350,13 @@ class Poller:
         sends_all = self._is_led or (sockets.submitted and sockets.submitted[-1].reads)
         sockets.begin(now)
         sockets.send(now, math.inf if sends_all else BURST_BYTES)
+        if sockets.unread():
+            self._notice()
+
+    def _notice(self) -> None:
+        """Wakes a thread that sleeps until messages come: some have come."""
         for poll_wait in (self._leader_wait, self._thread_wait):
-            if poll_wait.is_asleep and poll_wait.over_sockets and sockets.unread():
+            if poll_wait.is_asleep and poll_wait.over_sockets:
                 poll_wait.wake()
 
     def _due_at(self, *, over_sockets: bool) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
@@ -16,7 +16,7 @@ from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import LinkState
 from weft_kvstore.client.operation import LocalOperation
 from weft_kvstore.client.poller import Poller
-from weft_kvstore.client.sockets import ClientSockets
+from weft_kvstore.client.sockets import ClientSockets, Transport
 from weft_kvstore.compression import reassigned, residual_array, slot_of
 from weft_kvstore.description.check import CurveKeyError
 from weft_kvstore.description.records import StoreDescription
@@ -50,7 +50,9 @@ class StoreClient(StoreCalls):
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
         endpoints: Sequence[str] | None = None,
         curve_keys: CurveKeys | None = None,
+        transport: Callable[[ClientCore, ClientMemory], Transport] | None = None,
     ) -> None:
+        """`transport`: instead of sockets to the endpoints."""
         keys = _keys_for(description, curve_keys)
         super().__init__(description, slot)
         self._slots = {key.key: key.slots for key in description.keys}
@@ -69,8 +71,12 @@ class StoreClient(StoreCalls):
             memory=self._memory.arena,
         )
         self.failed = self._core.failed
-        self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
-        self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
+        self._transport = (
+            ClientSockets(self._core, self._memory, self._endpoints, keys)
+            if transport is None
+            else transport(self._core, self._memory)
+        )
+        self._poller = Poller(self._transport, f"weft-store-slot-{slot}")
         self.hand_to(self._poller.submit, self._poller)
 
     def close(self) -> None:
@@ -81,7 +87,7 @@ class StoreClient(StoreCalls):
         """Why it does nothing any more, once that is so: it was closed, or its thread has failed."""
         return self._poller.end_reason()
 
-    def __enter__(self) -> StoreClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -129,7 +135,7 @@ class StoreClient(StoreCalls):
         """Counts of this moment; they may move while they are read."""
         links = tuple(self._link_statistics(shard) for shard in range(len(self._endpoints)))
         return ClientStatistics(
-            operations=len(self._core.open) + len(self._sockets.submitted),
+            operations=len(self._core.open) + len(self._transport.submitted),
             links=links,
             rows_pushed=self._core.rows_pushed,
             rows_pulled=self._core.rows_pulled,
@@ -138,7 +144,7 @@ class StoreClient(StoreCalls):
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._core.links[shard]
-        sent, received = self._sockets.passed[shard]
+        sent, received = self._transport.passed[shard]
         return LinkStatistics(
             bytes_sent=sent,
             bytes_received=received,

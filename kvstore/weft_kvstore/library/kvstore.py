@@ -146,7 +146,7 @@ class KVStore(RowCalls):
         """Another slot of a local store, which counts its own steps, from `step` on. Closing it closes nothing. Raises
         ValueError."""
         self._process.check()
-        if not isinstance(self._store, LocalSlot):
+        if not isinstance(self._store, LocalSlot | LocalStore):
             raise StoreError(f"this store is connected as slot {self.slot}; slot {slot} takes a `connect` of its own")
         slot = int(slot) if isinstance(slot, np.integer) else slot
         return KVStore(self._store.at_slot(slot), self.description, slot, step=_whole("step", step))

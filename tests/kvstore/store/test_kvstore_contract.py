@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
+from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -16,6 +19,7 @@ from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.store import Store
 
 DEFAULTS = LinkSettings()
@@ -183,20 +187,23 @@ def test_gradients_that_overflow_are_the_users_to_see(make: Make) -> None:
     assert np.all(np.isnan(store.pull("w", 1).result(WAIT_S)))
 
 
-def test_a_callback_of_a_local_store_cannot_wait_for_it() -> None:
-    """It runs on the store's one thread: nobody else would do what it waits for."""
-    description = store_of([constant(key_of("w", (4,), 1), 0.0)], slots=1, shards=1)
-    told: list[BaseException] = []
+def test_a_callback_may_wait(make: Make) -> None:
+    (store,) = make(simple(constant(key_of("w", (4,), 1), 0.0)))
+    found: Future[Any] = Future()
+    pushed = store.push("w", 0, np.ones(4, np.float32))
+    pushed.add_done_callback(lambda _: found.set_result(store.pull("w", 0).result(WAIT_S)))
+    assert found.result(WAIT_S).shape == (4,)
+
+
+def test_a_local_store_whose_shard_fails_ends_for_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    description = simple(constant(key_of("w", (4,), 2), 0.0), slots=2)
     with LocalStore(description) as store:
-
-        def waits(_: object) -> None:
-            try:
-                store.pull("w", 0).result(WAIT_S)
-            except StoreError as error:
-                told.append(error)
-
-        store.push("w", 0, np.ones(4, np.float32)).add_done_callback(waits)
-        store.pull("w", 1).result(WAIT_S)
-    assert [str(one) for one in told] == [
-        "a callback runs on the store's own thread, on which nobody can wait for a result: wait on another"
-    ]
+        other = store.at_slot(1)
+        other.push("w", 0, ones(4)).result(WAIT_S)
+        waiting = other.pull("w", 1)
+        monkeypatch.setattr(ShardCore, "flush", Mock(side_effect=ValueError("no")))
+        with pytest.raises(StoreError, match="failed: ValueError: no"):
+            store.pull("w", 0).result(WAIT_S)
+        with pytest.raises(StoreError, match="failed: StoreError: the shard's work was broken off: ValueError: no"):
+            waiting.result(WAIT_S)
