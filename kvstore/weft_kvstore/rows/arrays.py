@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,8 +14,8 @@ from weft_kernels.rules.hyper_log import HyperLog
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
 from weft_kernels.rules.rows import apply_to_rows
-from weft_kvstore.arrays import HUGE_PAGE_BYTES, Array
-from weft_kvstore.rows.memory import GrowingArray, HugeBlocks, TablePlace
+from weft_kvstore.arrays import Array
+from weft_kvstore.rows.memory import GrowingArray, TablePlace, huge_pages
 
 # --- A table's values and the rule's state by the number of the row, in memory or in a file ---------------------------
 
@@ -68,11 +67,9 @@ class RowArrays:
     def dtype(self) -> np.dtype[Any]:
         return self._arrays[None].array.dtype
 
-    def huge_blocks(self) -> HugeBlocks | None:
-        """Of arrays of fixed size in memory that are as large as a huge page; of others None."""
-        arrays = [one.array for one in self._arrays.values()]
-        is_fixed = self.at_once is None and sys.platform == "linux"
-        return HugeBlocks(arrays) if is_fixed and arrays[0].nbytes >= HUGE_PAGE_BYTES else None
+    def to_huge_pages(self) -> Iterator[None]:
+        """Brings arrays of fixed size that are in memory into huge pages; stops after some blocks."""
+        return huge_pages([one.array for one in self._arrays.values()] if self.at_once is None else ())
 
     def reserve(self, rows: int) -> None:
         """Makes room for so many rows. Raises MemoryError."""

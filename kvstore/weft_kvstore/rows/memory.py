@@ -9,8 +9,7 @@ import os
 import sys
 import tempfile
 import weakref
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -160,65 +159,34 @@ class GrowingArray:
         self.array = larger
 
 
-# --- Blocks of a table of fixed size that have many rows are brought into huge pages ----------------------------------
-# Rows that lie anywhere are read in a third of the time: the processor knows the addresses of few small pages.
+# --- A table of fixed size that has nearly all its rows is brought into huge pages ------------------------------------
+# Rows that lie anywhere are read in two thirds of the time: the processor knows the addresses of few small pages.
 
 
 BLOCKS_AT_ONCE: Final = 4
-"""Blocks that are brought there in one call: each is copied, which takes some 500 us."""
+"""Blocks of a huge page's size that are brought there at once: each is copied, which takes some 500 us."""
 
-MOST_BLOCKS: Final = 1 << 12
-"""Blocks of one array that are counted: the kernel keeps a list of a process's mappings, which fall apart."""
-
-ROWS_A_PAGE: Final = 2
-"""Rows for each small page of a block from which on it is brought there: most of its pages exist then."""
-
-SMALL_PAGE_BYTES: Final = 4096
+NEARLY_ALL: Final = 7 / 8
+"""Rows, of all, from which on it is done: so much more memory than its rows a table may take."""
 
 _COLLAPSE: Final = 25
 """MADV_COLLAPSE of Linux 6.1, which Python does not name."""
 
 
-class HugeBlocks:
-    """Counts the rows that arrays (rows, width) of one shape have in each block of a huge page's size. They are made by
-    `zeros_on_demand`."""
-
-    __slots__ = ("_count", "_least", "_mapped", "_row_bytes", "_waiting")
-
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        self._row_bytes = arrays[0].itemsize * arrays[0].shape[1]
-        self._mapped = [_mapping_of(array) for array in arrays]
-        blocks = arrays[0].nbytes // HUGE_PAGE_BYTES if 0 < self._row_bytes <= SMALL_PAGE_BYTES else 0
-        blocks = min(blocks, MOST_BLOCKS)
-        self._count = np.zeros(blocks, np.int64)
-        self._least = min(
-            ROWS_A_PAGE * (HUGE_PAGE_BYTES // SMALL_PAGE_BYTES), HUGE_PAGE_BYTES // max(self._row_bytes, 1)
-        )
-        self._waiting: deque[int] = deque()
-
-    def add(self, rows: Array) -> None:
-        """Rows (n) int64, distinct, that are created."""
-        if len(self._count):
-            blocks = rows * self._row_bytes // HUGE_PAGE_BYTES
-            before = self._count >= self._least
-            self._count += np.bincount(blocks, minlength=len(self._count))[: len(self._count)]
-            self._waiting.extend(np.flatnonzero((self._count >= self._least) & ~before).tolist())
-
-    def advance(self) -> bool:
-        """Brings some blocks into huge pages; whether others wait. A kernel that cannot is not asked again."""
-        for _ in range(BLOCKS_AT_ONCE):
-            if not self._waiting:
-                return False
-            at = self._waiting.popleft() * HUGE_PAGE_BYTES
+def huge_pages(arrays: Sequence[Array]) -> Iterator[None]:
+    """Brings arrays that `zeros_on_demand` made into huge pages; stops after some blocks. A kernel that cannot is not
+    asked again."""
+    for array in arrays if sys.platform == "linux" else ():
+        stop = array.nbytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        for at in range(0, stop, BLOCKS_AT_ONCE * HUGE_PAGE_BYTES):
+            (mapped, begin), some = _mapping_of(array), min(BLOCKS_AT_ONCE * HUGE_PAGE_BYTES, stop - at)
             try:
-                for mapped, begin in self._mapped:
-                    mapped.madvise(mmap.MADV_HUGEPAGE, begin + at, HUGE_PAGE_BYTES)
-                    mapped.madvise(_COLLAPSE, begin + at, HUGE_PAGE_BYTES)
-            except OSError as error:
+                mapped.madvise(mmap.MADV_HUGEPAGE, begin + at, some)
+                mapped.madvise(_COLLAPSE, begin + at, some)
+            except OSError as error:  # With another number memory is short now.
                 if error.errno == errno.EINVAL:
-                    self._count = self._count[:0]
-                    self._waiting.clear()
-        return bool(self._waiting)
+                    return
+            yield
 
 
 def _mapping_of(array: Array) -> tuple[mmap.mmap, int]:

@@ -14,7 +14,7 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.rows.arrays import Columns, RowArrays, RowCapture, RowChanges, RowHistory
 from weft_kvstore.rows.index import IdIndex
-from weft_kvstore.rows.memory import GrowingArray, TablePlace
+from weft_kvstore.rows.memory import NEARLY_ALL, GrowingArray, TablePlace
 from weft_kvstore.snapshot_files import ROWS, VALUE
 
 COUNTED: Final = "counted/ids"
@@ -71,7 +71,7 @@ class TableRows:
         the numbers that admit by probability. `history`: which updates rows have seen, where semantics are the standard
         ones. Raises MemoryError, and OSError where no file can be made at the place."""
         self.arrays = RowArrays(width, dtype, start, capacity=rows, place=place)
-        self._huge_blocks = self.arrays.huge_blocks()
+        self._to_huge_pages = self.arrays.to_huge_pages()
         self.history = history
         self.changes = RowChanges()
         """Since captures before."""
@@ -144,9 +144,10 @@ class TableRows:
             new = np.flatnonzero(~self._here.array[indices])
         if len(new):
             self._create(rows[new], indices[new], first)
-        if self._huge_blocks is not None and self._huge_blocks.advance():
-            return rows
-        self.is_full = self._index is None and self.history is None and self.count == len(self._here.array)
+        if self._index is None and self.count >= NEARLY_ALL * len(self._here):
+            for _ in self._to_huge_pages:  # Some in each call, until all are: then nothing is to be done any more.
+                return rows
+            self.is_full = self.history is None and self.count == len(self._here)
         return rows
 
     def admitted(self, indices: Array, step: int) -> Array:
@@ -278,8 +279,6 @@ class TableRows:
             self.arrays.begin_state(some, are_zeros=self._index is None)
         self._here.array[rows] = True
         self.count += len(rows)
-        if self._huge_blocks is not None:
-            self._huge_blocks.add(rows)
         if self.history is not None:
             self.history.begin(rows)
 
