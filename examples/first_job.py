@@ -20,8 +20,8 @@ data = weft.numpy_data("points.npz", evaluate=(1600, 2000))
 job = weft.Client().submit(
     loss, metrics={"accuracy": accuracy}, data=data, epochs=15, optimizer=weft.Adam(lr=0.01), workers=2, shards=2
 )
-print(job.watch().metrics)
+print("metrics:", job.watch().metrics)
 
 weights = job.values()
-print({name: array.shape for name, array in weights.items()})
-print(scores.eval({"x": x[:3]}, parameters=weights))
+print("parameters:", {name: array.shape for name, array in weights.items()})
+print("scores of three points:", scores.eval({"x": x[:3]}, parameters=weights))

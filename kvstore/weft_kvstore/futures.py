@@ -261,6 +261,18 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> StoreFuture[R]:
     return joined([future], lambda found: begin(found[0]))
 
 
+def after(future: Future[R], note: Callable[[BaseException | None], None]) -> StoreFuture[R]:
+    """Ends as the future does, once `note` was called with its error: under the rules of `on_end`."""
+    result: StoreFuture[R] = StoreFuture(driver_of(future))
+
+    def ended(_: Future[R]) -> None:
+        note(error_of(future))
+        hand_on(result, future)
+
+    on_end(future, ended)
+    return result
+
+
 def hand_on(future: Future[R], ended: Future[R]) -> None:
     """Ends the future as the other has ended."""
     error = error_of(ended)

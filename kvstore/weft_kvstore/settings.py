@@ -50,13 +50,19 @@ RENEWED_AFTER_S: Final = 2.5
 double. The peer counts as lost after `silence_s`, not now."""
 
 
+def host_of(endpoint: str) -> str | None:
+    """The name or address of `tcp://HOST:PORT`, which may have one of this machine before it and a semicolon; None for
+    an endpoint that is not reached by TCP."""
+    scheme, _, rest = endpoint.partition("://")
+    return rest.rpartition(":")[0].rpartition(";")[2].strip("[]") if scheme == "tcp" else None
+
+
 def is_loopback(endpoint: str) -> bool:
     """Whether an endpoint of ZeroMQ is reached without a network. Names other than `localhost` are not resolved, and
     count as a network."""
-    scheme, _, rest = endpoint.partition("://")
-    if scheme != "tcp":
-        return scheme in {"inproc", "ipc"}
-    host = rest.rpartition(":")[0].strip("[]")
+    host = host_of(endpoint)
+    if host is None:
+        return endpoint.startswith(("inproc://", "ipc://"))
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -202,6 +202,7 @@ def test_the_first_job_of_the_examples_runs(cluster: weft.Cluster, monkeypatch: 
     command = [sys.executable, str(ROOT / "examples" / "first_job.py")]
     done = subprocess.run(command, cwd=cluster.data_root, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
+    assert "parameters: {" in done.stdout
     assert "'0.weight': (64, 20)" in done.stdout
 
 

@@ -324,7 +324,8 @@ class Run:
         for size in schedule.training_sizes():
             binder.plan(feeder.dims(size))
         capturing = device if self._settings.cuda_graphs and isinstance(device, CapturingDevice) else None
-        runtime = Runtime(engine, store, device, device_keys_of(store, device), inline, self._check, capturing)
+        keys, nothing = device_keys_of(store, device), task.contributions.nothing
+        runtime = Runtime(engine, store, device, keys, inline, self._check, capturing, nothing)
         pusher = StepPusher(runtime, arena=self._settings.arena)
         reports = RunReports(self._reporter, self._clock, store.statistics)
         timeout_s = self._settings.wait_timeout_s

@@ -111,7 +111,7 @@ class TrainingSteps:
         plan = self.binder.plan(self.feeder.dims(len(part.rows)))
         with context.span(SpanKind.DATA, f"read {len(part.rows)} samples"):
             feeds, late = self._feeds(part)
-        return self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late, part=of)
+        return self.pusher.push(plan, context, feeds, late=late, part=of)
 
     def _feeds(self, current: ScheduledStep) -> tuple[Mapping[str, Array], LateFeed | None]:
         """The step's inputs, and the one that the end of the step before decides."""

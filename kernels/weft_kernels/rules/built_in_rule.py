@@ -7,7 +7,7 @@ memory: a body runs on blocks that stay in the cache, so weight, gradient and st
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -40,25 +40,17 @@ def built_in(
     alone; `counts`: it reads the step; `reads_once`: it reads no gradient after it has written to the scratch."""
     apply = with_half(_in_blocks(body))
     over = with_half(_over_gradient(body)) if reads_once else None
-    state, hyper = BUILT_IN[name].state, BUILT_IN[name].hyper
-    return Rule(
-        name,
-        state,
-        hyper,
-        apply,
-        anywhere=True,
-        counts=counts,
-        still=still,
-        apply_over=over,
-        fractions=frozenset(BETAS.keys() & hyper.keys()),
-    )
+    return _rule(name, apply, anywhere=True, counts=counts, still=still, apply_over=over)
 
 
 def built_in_whole(name: str, apply: Apply) -> Rule:
     """The rule of that name, which needs its keys whole and cuts them itself."""
+    return _rule(name, with_half(apply, whole=True), whole=True)
+
+
+def _rule(name: str, apply: Apply, **how: Any) -> Rule:
     state, hyper = BUILT_IN[name].state, BUILT_IN[name].hyper
-    fractions = frozenset(BETAS.keys() & hyper.keys())
-    return Rule(name, state, hyper, with_half(apply, whole=True), whole=True, fractions=fractions)
+    return Rule(name, state, hyper, apply, fractions=frozenset(BETAS.keys() & hyper.keys()), **how)
 
 
 def _in_blocks(body: Body) -> Apply:

@@ -29,6 +29,7 @@ from weft_kvstore.errors import (
 )
 from weft_kvstore.futures import (
     StoreFuture,
+    after,
     driver_of,
     error_of,
     finished,
@@ -40,7 +41,7 @@ from weft_kvstore.futures import (
 )
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.settings import MAX_STEP
+from weft_kvstore.settings import MAX_STEP, host_of
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
@@ -164,17 +165,12 @@ class SlotSteps:
             was_sent = True
             return sent
 
-        def ended(brought: Future[R]) -> None:
-            error = error_of(brought)
+        def note(error: BaseException | None) -> None:
             if not was_sent and error is not None and not isinstance(error, StoreClosedError):
                 for name, step in zip(names, steps, strict=True):
                     self._failed.setdefault(name, {})[step] = noted(error)
-            hand_on(result, brought)
 
-        brought = self._traffic.bring(self._registry.call(call), names, arrays, begin)
-        result = StoreFuture[R](driver_of(brought))
-        on_end(brought, ended)
-        return result
+        return after(self._traffic.bring(self._registry.call(call), names, arrays, begin), note)
 
     def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
         """Counts a step that the caller has numbered. Raises StoreRefusedError for one that skips others: shards would
@@ -241,19 +237,15 @@ class SlotSteps:
             except BaseException:
                 self._to_end.update(ended)
                 raise
-            result = StoreFuture[R](driver_of(handed))
-            on_end(handed, partial(self._end_ended, ended, result))
-        return result
+            return after(handed, partial(self._end_ended, ended))
 
-    def _end_ended(self, ended: Sequence[tuple[int, list[str]]], result: Future[R], handed: Future[R]) -> None:
+    def _end_ended(self, ended: Sequence[tuple[int, list[str]]], error: BaseException | None) -> None:
         """If it has failed, the steps are to be ended again; that is noted before the caller's result has ended."""
-        error = error_of(handed)
         if error is not None:
             with self._lock:
                 self._to_end.update(ended)
             if isinstance(error, StoreRefusedError):
                 _log.warning("end_step has to be called again for step %d: %s", ended[0][0], error)
-        hand_on(result, handed)
 
     def change(self, names: Sequence[str], step: int | None, send: Callable[[int], Future[R]]) -> Future[R]:
         """Hands over a change of these keys' numbers from a step on, which comes before the slot's pushes of that step:
@@ -372,9 +364,9 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
 def _look_up(description: StoreDescription, unknown: dict[int, str]) -> None:
     """Enters the shards whose hosts cannot be resolved, with an error's text for each."""
     for shard, endpoint in enumerate(description.shards):
-        host = endpoint.rpartition(":")[0].removeprefix("tcp://").rpartition(";")[2].strip("[]")
+        host = host_of(endpoint)
         try:
-            if endpoint.startswith("tcp://"):
+            if host is not None:
                 socket.getaddrinfo(host, None)
         except (OSError, UnicodeError) as error:
             unknown[shard] = f"{_named(description, [shard])}: cannot resolve host {host!r}: {error}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
@@ -13,8 +12,7 @@ import numpy as np
 from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
-from weft_kvstore.futures import error_of, then
-from weft_worker.engine.errors import PartError
+from weft_kvstore.futures import error_of, joined, nothing, then
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.pace import waiting_ids
 from weft_worker.plan import BoundNode
@@ -46,10 +44,7 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
         _fetched_before(run, bounds, shared)
         return
 
-    def called(number: int) -> str:
-        return run.name_of(bounds[number])
-
-    def pulled(bound: BoundNode) -> Future[Array]:
+    def pull(bound: BoundNode) -> Future[Array]:
         if kept is not None and bound.key in kept.on_device:
             return kept.pull_on_device(bound.key, run.context.step)
         return run.reads.pull(bound.key, run.context.step)
@@ -69,7 +64,7 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
         if many is not None:
             came = many.pull([bound.key for bound in bounds], run.context.step, settled=run.context.settled)
         else:
-            came = together([pulled(bound) for bound in bounds], called)
+            came = joined([*map(pull, bounds)], list)
         came.add_done_callback(completing(on_complete, keep))
 
     variable = run.define(places, bounds[0].key)
@@ -120,16 +115,12 @@ def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
             _push_last(run, bound, _push_sum(run, bound, place, run.part))
         return
 
-    many = run.runtime.many if len(bounds) > 1 else None
-
-    def called(number: int) -> str:
-        return run.name_of(bounds[number])
+    many, store, step = run.runtime.many if len(bounds) > 1 else None, run.runtime.store, run.context.step
 
     def push(host: list[Array]) -> Future[Any]:
         if many is not None:
-            return many.push([bound.key for bound in bounds], run.context.step, host)
-        pushed = zip(bounds, host, strict=True)
-        return together([run.runtime.store.push(bound.key, run.context.step, array) for bound, array in pushed], called)
+            return many.push([bound.key for bound in bounds], step, host)
+        return joined([store.push(bound.key, step, array) for bound, array in zip(bounds, host, strict=True)], nothing)
 
     def start(on_complete: OnComplete) -> None:
         brought = run.on_host(places)
@@ -162,7 +153,7 @@ def _barrier(run: StepRun, bound: BoundNode) -> None:
 
     def start(on_complete: OnComplete) -> None:
         done = completing(on_complete, run.ending.take)
-        run.runtime.store.barrier(run.context.step, run.nothing).add_done_callback(done)
+        run.runtime.store.barrier(run.context.step, run.runtime.nothing).add_done_callback(done)
 
     barrier = run.runtime.engine.variable(f"barrier of {run.context.label}")
     run.barriers.append(barrier)
@@ -274,27 +265,3 @@ def completing(on_complete: OnComplete, keep: Callable[[Any], None] | None = Non
         on_complete(error)
 
     return done
-
-
-def together(futures: Sequence[Future[Any]], name_of: Callable[[int], str]) -> Future[list[Any]]:
-    """Ends once all of these have: with their values, or a PartError of the first that failed, called `name_of` it."""
-    ended: Future[list[Any]] = Future()
-    ended.set_running_or_notify_cancel()
-    left, lock = len(futures), threading.Lock()
-
-    def done(_: Future[Any]) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            if left:
-                return
-        for number, future in enumerate(futures):
-            error = error_of(future)
-            if error is not None:
-                ended.set_exception(PartError(name_of(number), None, error))
-                return
-        ended.set_result([future.result() for future in futures])
-
-    for future in futures:
-        future.add_done_callback(done)
-    return ended

@@ -49,7 +49,6 @@ class StepPusher:
         feeds: Mapping[str, Array],
         *,
         fetched: Mapping[str, Array | Upload] | None = None,
-        nothing: Sequence[str] = (),
         late: LateFeed | None = None,
         part: StepPart | None = None,
         reads: Readable | None = None,
@@ -57,14 +56,13 @@ class StepPusher:
         """Pushes all of a plan's work. With `fetched`, whole keys' values come from there instead of the store; they
         are the device's, or on their way there.
 
-        `feeds` has an array for each of the plan's inputs but `late`; `nothing` are keys that the barrier declares
-        nothing for. A `part` of a step is sent with the others by the last of them. `reads`
-        stands in the place of the store where values are read.
+        `feeds` has an array for each of the plan's inputs but `late`. A `part` of a step is sent with the others by the
+        last of them. `reads` stands in the place of the store where values are read.
         """
         (arrays, calls, graphs), order = self._memory(plan, context)
         table = ValueTable(plan, arrays, calls, None if graphs is None else graphs.landed)
         reads = reads or self._runtime.store
-        run = StepRun(self._runtime, plan, context, table, reads, order, tuple(nothing), part, graphs)
+        run = StepRun(self._runtime, plan, context, table, reads, order, part, graphs)
         _feed(run, feeds, late)
         if self._runtime.inline is not None and fetched is None:
             push_inline(run, self._runtime.inline)

@@ -55,8 +55,8 @@ class InlineStore(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
     """`store` carries out communication, `device` computes; the values of `device_keys` are on the device already.
-    With `inline`, runs of training communicate through it instead. `capturing` is the device where plans' nodes become
-    CUDA graphs.
+    `nothing`: the keys that a step's barrier declares nothing for. With `inline`, runs of training communicate through
+    it instead. `capturing` is the device where plans' nodes become CUDA graphs.
 
     `checkpoint` is called between the iterations of a graph's loops, and raises once the run is over.
     """
@@ -68,6 +68,7 @@ class Runtime:
     inline: InlineStore | None = None
     checkpoint: Callable[[], None] | None = None
     capturing: CapturingDevice | None = None
+    nothing: tuple[str, ...] = ()
 
     @property
     def many(self) -> StoreCalls | None:
@@ -79,10 +80,9 @@ class Runtime:
 class StepRun:
     """A run's values, and the variables that stand for them.
 
-    Whole keys and rows are read from `reads`; `nothing` are keys that the barrier declares nothing for. Segments write
-    `order`, so that they follow each other. With `part`, the run is one of several that make up a step.
-    `sent` and `barriers` grow as nodes are pushed; `brought` has what is on its way to the host, by place: the copy,
-    and the value's number in it.
+    Values are read from `reads`. Segments write `order`, so that they follow each other. With `part`, the run is one of
+    several that make up a step. `sent` and `barriers` grow as nodes are pushed; `brought` has what is on its way to the
+    host, by place: the copy, and the value's number in it.
     """
 
     runtime: Runtime
@@ -91,7 +91,6 @@ class StepRun:
     table: ValueTable
     reads: Readable
     order: Variable
-    nothing: tuple[str, ...] = ()
     part: StepPart | None = None
     graphs: Graphs | None = None
     ending: Ending = field(default_factory=Ending)
