@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import mmap
 import os
 import threading
@@ -33,6 +34,9 @@ from weft_graph.spelling import did_you_mean
 SETTLE_S = 10.0
 """A file that somebody writes anew has so long to be whole again."""
 LOOK_S = 0.05
+
+TELL_S = 60.0
+"""Between two words on a file that is touched again and again."""
 
 _log = logging.getLogger("weft.data")
 
@@ -78,6 +82,7 @@ class NpzSource:
         self._limit = loaded_bytes_limit
         self._lock = threading.Lock()
         self._arrays: dict[str, Array] = {}
+        self._tell_at = -math.inf
         self._file: BinaryIO | None = open_regular(path, roots)
         try:
             self._opened = _identity(self._file)
@@ -134,8 +139,9 @@ class NpzSource:
             self._look_again(self._file)
 
     def _look_again(self, file: BinaryIO) -> None:
-        """Goes on where the file was touched, or written anew with what it held. Raises FileFormatError."""
-        until = time.monotonic() + SETTLE_S
+        """Goes on where the file was touched, or written anew with what it held. If it is touched meanwhile, the next
+        read looks again. Raises FileFormatError."""
+        begun = time.monotonic()
         while True:
             found = _identity(file)
             try:
@@ -143,20 +149,26 @@ class NpzSource:
                 members = _read_members(self._path, file, archive, list(self._members))
                 for member in members.values():
                     _check_sum(self._path, archive, member)
+                if _identity(file)[0] == found[0]:
+                    break
             except DataError:  # it is being written
-                if time.monotonic() >= until:
-                    raise self._changed() from None
-                time.sleep(LOOK_S)
-                continue
-            if {name: each.content for name, each in members.items()} != {
-                name: each.content for name, each in self._members.items()
-            }:
+                pass
+            if time.monotonic() >= begun + SETTLE_S:
                 raise self._changed()
-            if _identity(file) == found:
-                break
+            time.sleep(LOOK_S)
+        if {name: each.content for name, each in members.items()} != {
+            name: each.content for name, each in self._members.items()
+        }:
+            raise self._changed()
         self._arrays.clear()
         self._archive, self._members, self._opened = archive, members, found
-        self._tell(f"{self._path!r} was touched or written anew while it was being read; it holds what it held")
+        now = time.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_S
+            self._tell(
+                f"{self._path!r} was touched or written anew while it was being read; it holds what it held, and "
+                f"to check it took {now - begun:.1f} s: each time that it is touched, its next rows are so much late"
+            )
 
     def _changed(self) -> FileFormatError:
         message = (
