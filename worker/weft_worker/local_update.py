@@ -1,8 +1,8 @@
 """A store over the job's store, for a worker that updates keys itself: merged gradients come, values are handed out.
 
 Such a key's merged gradient is pulled from the moment its own is pushed; the rule is applied on this store's own
-thread, key by key as gradients arrive, never on the thread that moves bytes. What waits for what is decided by
-`weft_worker.version_waits`.
+thread, key by key as gradients arrive, never on the thread that moves bytes. Whoever needs a version of a key waits
+until the key is at it; what is done then is done on that thread, before the next update.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, PriorityQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
 from weft.api.store import gradient_key
 from weft_kvstore.arrays import Array
-from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
-from weft_kvstore.futures import hand_on
+from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.futures import StoreFuture, error_of, joined, on_end
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
@@ -31,25 +34,39 @@ from weft_kvstore.store import ClientStatistics, StepOutcome, Store
 from weft_worker.device import Device
 from weft_worker.local_keys import LocalKey, LocalKeys
 from weft_worker.updating import Updating
-from weft_worker.version_waits import Begin, End, Give, Instruction, VersionWaits
 
 TIMEOUT_S: Final = 120.0
 """For a version of a key to come about: above the store's own deadline, whose message says which slots are missing."""
 
 LONGEST_PAUSE_S: Final = 60.0
 
-R = TypeVar("R")
-
 _log = logging.getLogger("weft.worker")
 
 
 @dataclass(eq=False, frozen=True, slots=True)
 class _Wait:
-    """What somebody waits with; `give` ends the future, or has it ended, once what it waits for is there."""
+    """For a version of a key; the future ends while the key is at it."""
 
-    what: str
-    future: Future[Any]
-    give: Callable[[], None]
+    key: str
+    version: int
+    due_at: float
+    future: StoreFuture[None]
+
+    def __str__(self) -> str:
+        return f"version {self.version} of key {self.key!r}, which this worker updates"
+
+
+@dataclass(eq=False, slots=True)
+class _Key:
+    """A key that is updated here. `version` is how many updates it has seen, None before its first value is there;
+    `error` why it will see no more. `waits` are those for later versions."""
+
+    described: KeyDescription
+    local: LocalKey
+    version: int | None = None
+    error: BaseException | None = None
+    is_begun: bool = False
+    waits: list[_Wait] = field(default_factory=list)
 
 
 class LocalUpdateStore:
@@ -71,39 +88,36 @@ class LocalUpdateStore:
     ) -> None:
         """Goes on from a `snapshot`, where there is one. Raises SnapshotError."""
         self.within = store
-        self._store = store
         self._updating = updating
-        self._keys = {name: LocalKey(key, updating, local.seen) for name, key in local.keys.items()}
-        self._slices = {name: slices_of(key, local.seen.slice_bytes).count for name, key in local.keys.items()}
-        self._priorities = {name: key.priority for name, key in local.keys.items()}
-        self._versions = VersionWaits(self._keys, timeout_s)
-        self._capture: _Capture | None = None
+        self._timeout_s = timeout_s
+        self._slice_bytes = local.seen.slice_bytes
+        self._keys = {name: _Key(key, LocalKey(key, updating, local.seen)) for name, key in local.keys.items()}
         if snapshot is not None:
             self._restore(snapshot)
-        self._waits: dict[int, _Wait] = {}
+        self._open: deque[_Wait] = deque()
+        """Waits in the order of their deadlines, of which some have ended."""
         self._numbers = itertools.count()
         self._events: PriorityQueue[tuple[int, int, Callable[[], None]]] = PriorityQueue()
+        """What the thread has to do, of urgent keys first, of one key in order."""
         self._closing = False
         self._over: str | None = None
         """Why nothing is handled any more."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Held while an event is put, and while none may be any more."""
-        self._doing = ""
         self._thread = threading.Thread(target=self._run, name="local-update", daemon=True)
         self._thread.start()
 
     def capture(self, step: int, done: Callable[[Captured | MissedError], None]) -> None:
         """Calls `done` with copies of the keys that this worker updates, and of the rule's arrays, at version `step`,
         once all of them have been at it; it has to be quick. May be called on any thread."""
+        taken = [self._at([name], step, partial(self._parts, key), is_due=False) for name, key in self._keys.items()]
+        whole = joined(taken, lambda found: [*itertools.chain.from_iterable(found)])
 
-        def begin() -> None:
-            self._capture = _Capture(step, done, dict.fromkeys(self._keys))
-            for key in self._keys:
-                self._take(key)
+        def end(_: Future[list[Part]]) -> None:
+            error = error_of(whole)
+            done(Captured(whole.result) if error is None else MissedError(str(error)))
 
-        with self._lock:
-            if self._over is None:
-                self._put_event(min(self._priorities.values()), begin)
+        on_end(whole, end)
 
     @property
     def device(self) -> Device:
@@ -115,96 +129,84 @@ class LocalUpdateStore:
         return self._keys.keys()
 
     def pull_on_device(self, key: str, version: int) -> Future[Array]:
-        return self._value(key, version, self._keys[key].value_there)
+        return self._at([key], version, self._keys[key].local.value_there)
 
     def push(self, key: str, step: int, gradient: Array, ids: Array | None = None) -> Future[None]:
         if key not in self._keys:
-            return self._store.push(key, step, gradient, ids)
-        if self._versions.version(key) == step:  # Another thread changes it, and not before this push.
+            return self.within.push(key, step, gradient, ids)
+        if self._keys[key].version == step:  # Another thread changes it, and not before this push.
             return self._push(key, step, gradient)
-        return self._once_at([key], step, lambda: self._push(key, step, gradient))
+        return self._at([key], step, lambda: self._push(key, step, gradient))
 
     def pull(
         self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
     ) -> Future[Any]:
         if key not in self._keys:
-            return self._store.pull(key, version, ids, settled=settled, state=state)
-        return self._value(key, version, self._keys[key].state if state else self._keys[key].value)
+            return self.within.pull(key, version, ids, settled=settled, state=state)
+        local = self._keys[key].local
+        return self._at([key], version, local.state if state else local.value)
 
     def set(self, key: str, version: int, value: Array, ids: Array | None = None) -> Future[None]:
         if key in self._keys and version > 0:
             where = f"key {key!r}, version {version}"
             raise StoreRefusedError(f"{where}: every worker updates it by itself; it cannot be set while the job runs")
-        return self._store.set(key, version, value, ids)
+        return self.within.set(key, version, value, ids)
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         """A key that this worker updates is declared once its version `step` is there: see the class."""
         local = [key for key in nothing if key in self._keys]
-        if not local:
-            return self._store.barrier(step, nothing)
         declared = [gradient_key(key) if key in self._keys else key for key in nothing]
 
         def declare() -> Future[StepOutcome | None]:
             for key in local:
                 self._ask_gradient(key, step)
-            return self._store.barrier(step, declared)
+            return self.within.barrier(step, declared)
 
-        return self._once_at(local, step, declare)
+        return self._at(local, step, declare) if local else declare()
 
     def statistics(self) -> ClientStatistics:
-        return self._store.statistics()
+        return self.within.statistics()
 
     def close(self) -> None:
-        self._store.close()
+        self.within.close()
         with self._lock:
             self._closing = True
             self._events.put((0, next(self._numbers), lambda: None))
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _value(self, key: str, version: int, take: Callable[[], Any]) -> Future[Any]:
-        """Ends with what `take` gives at that version of the key."""
-        future: Future[Any] = Future()
-        self._wait([key], version, future, lambda: future.set_result(take()))
-        return future
+    def _at(
+        self, keys: Sequence[str], version: int, make: Callable[[], Any], *, is_due: bool = True
+    ) -> StoreFuture[Any]:
+        """Ends with what `make` gives, or as the future that it gives does. It is called on the thread, once each of
+        the keys has been at the version and while the last one is. Where it `is_due`, that has a deadline."""
+        due_at = time.monotonic() + self._timeout_s
+        waits = [_Wait(key, version, due_at, StoreFuture()) for key in keys]
+        made: StoreFuture[Any] = joined([wait.future for wait in waits], lambda _: make())
+        with self._lock:
+            if self._over is None and is_due:
+                self._open.extend(waits)
+            ends = [wait for wait in waits if not self._put(wait.key, partial(self._look, wait))]
+        for wait in ends:
+            wait.future.set_exception(StoreLostError(f"{wait}: {self._over}"))
+        return made
 
-    def _once_at(self, keys: Sequence[str], version: int, call: Callable[[], Future[R]]) -> Future[R]:
-        """Ends as the future does that `call` returns, which is called once the keys are at the version."""
-        future: Future[R] = Future()
-        self._wait(keys, version, future, lambda: call().add_done_callback(partial(hand_on, future)))
-        return future
-
-    def _wait(self, keys: Sequence[str], version: int, future: Future[Any], give: Callable[[], None]) -> None:
-        future.set_running_or_notify_cancel()  # Only its end ends it, so that it can always be set.
-        number, shown = next(self._numbers), ", ".join(map(repr, keys))
-        wait = _Wait(f"version {version} of key {shown}, which this worker updates", future, give)
-
-        def want() -> None:
-            self._carry_out(self._versions.want(number, keys, version, time.monotonic()))
-
+    def _put(self, key: str, event: Callable[[], None]) -> bool:
+        """Has the thread handle an event; False where it does no more."""
         with self._lock:
             if self._over is None:
-                self._waits[number] = wait
-                self._put_event(min(self._priorities[key] for key in keys), want)
-                return
-        future.set_exception(StoreLostError(f"{wait.what}: {self._over}"))
-
-    def _put(self, key: str, event: Callable[[], None]) -> None:
-        """Has the thread handle an event: of urgent keys first, of one key in order."""
-        with self._lock:
-            if self._over is None:
-                self._put_event(self._priorities[key], event)
-
-    def _put_event(self, priority: int, event: Callable[[], None]) -> None:
-        self._events.put((priority, next(self._numbers), event))
+                self._events.put((self._keys[key].described.priority, next(self._numbers), event))
+            return self._over is None
 
     def _push(self, key: str, step: int, gradient: Array) -> Future[None]:
         self._ask_gradient(key, step)
-        return self._store.push(gradient_key(key), step, gradient)
+        return self.within.push(gradient_key(key), step, gradient)
 
     def _ask_gradient(self, key: str, step: int) -> None:
-        future = self._store.pull(gradient_key(key), step + 1)
-        future.add_done_callback(lambda ended: self._put(key, lambda: self._gradient_came(key, step, ended)))
+        came = self.within.pull(gradient_key(key), step + 1)
+        came.add_done_callback(lambda _: self._put(key, lambda: self._gradient_came(key, step, came)))
+
+    # --- On the thread
 
     def _run(self) -> None:
         reason = "the store was closed"
@@ -212,97 +214,85 @@ class LocalUpdateStore:
             while not self._closing:
                 self._round()
         except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever waits must hear of it
-            reason = f"{self._doing}: {type(error).__name__}: {error}"
-            _log.exception("%s", self._doing)
+            reason = f"the thread that updates has failed: {type(error).__name__}: {error}"
+            _log.exception("the thread that updates has failed")
         with self._lock:
             self._over = reason
-            waits, self._waits = self._waits, {}
-        for wait in (each for each in waits.values() if not each.future.done()):
-            wait.future.set_exception(StoreLostError(f"{wait.what}: {reason}"))
+        for wait in self._open:
+            if not wait.future.done():
+                wait.future.set_exception(StoreLostError(f"{wait}: {reason}"))
 
     def _round(self) -> None:
-        self._doing = "the thread that updates has failed"
-        pause_s = min(self._versions.due() - time.monotonic(), LONGEST_PAUSE_S)
-        try:
-            event = self._events.get(timeout=max(pause_s, 0.0))[2]
-        except Empty:
-            event = None
-        # Not while it waits: what another thread captures as a graph may hold nobody else's work.
-        with self._updating.device.use():
-            if event is not None:
+        pause_s = self._open[0].due_at - time.monotonic() if self._open else LONGEST_PAUSE_S
+        with suppress(Empty):
+            event = self._events.get(timeout=min(max(pause_s, 0.0), LONGEST_PAUSE_S))[2]
+            # Not while it waits: what another thread captures as a graph may hold nobody else's work.
+            with self._updating.device.use():
                 event()
-            self._carry_out(self._versions.tick(time.monotonic()))
+        while self._open and (self._open[0].future.done() or self._open[0].due_at <= time.monotonic()):
+            wait = self._open.popleft()
+            if not wait.future.done():
+                there = f"it has {wait.key!r} at version {self._keys[wait.key].version}"
+                wait.future.set_exception(StoreTimeoutError(f"{wait} took over {self._timeout_s:g} s: {there}"))
 
-    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case Begin(key):
-                    self._begin(key)
-                case Give(number):
-                    self._waits[number].give()  # Should this raise, the wait is still among those that are ended.
-                    del self._waits[number]
-                case End(number, error):
-                    self._waits.pop(number).future.set_exception(error)
+    def _look(self, wait: _Wait) -> None:
+        """Ends the wait if the key is at its version, or will not be; else it goes on."""
+        key = self._keys[wait.key]
+        if wait.future.done():
+            return
+        if key.error is not None:
+            wait.future.set_exception(key.error)
+        elif key.version == wait.version:
+            wait.future.set_result(None)
+        elif key.version is not None and key.version > wait.version:
+            wait.future.set_exception(StoreError(f"{wait}: key {wait.key!r} is at version {key.version} already"))
+        else:
+            key.waits.append(wait)
+            if key.version is None and not key.is_begun:
+                key.is_begun = True
+                came = self.within.pull(wait.key, 0)
+                came.add_done_callback(lambda _: self._put(wait.key, lambda: self._first_came(wait.key, came)))
 
-    def _begin(self, key: str) -> None:
-        future = self._store.pull(key, 0)
-        future.add_done_callback(lambda ended: self._put(key, lambda: self._first_came(key, ended)))
-
-    def _first_came(self, key: str, ended: Future[Array]) -> None:
-        error = _error_of(key, ended)
+    def _first_came(self, name: str, came: Future[Array]) -> None:
+        error = error_of(came)
         if error is None:
-            self._keys[key].begin(ended.result())
-        self._carry_out(self._versions.reached(key, 0) if error is None else self._versions.failed(key, error))
+            self._keys[name].local.begin(came.result())
+        self._reach(name, 0, error)
 
-    def _gradient_came(self, key: str, step: int, ended: Future[Array]) -> None:
+    def _gradient_came(self, name: str, step: int, came: Future[Array]) -> None:
         """The merged gradient of `step` is there, or will not come."""
-        error = _error_of(key, ended) or self._versions.misfit(key, step)
-        if error is None:
-            self._doing = f"rule {self._updating.rule.name!r} failed on key {key!r}, step {step}"
-            self._keys[key].update(ended.result(), step)
-            if self._capture is not None:
-                self._take(key, version=step + 1)
-        self._carry_out(self._versions.reached(key, step + 1) if error is None else self._versions.failed(key, error))
+        key, error = self._keys[name], error_of(came)
+        if error is None and key.error is None and key.version != step:
+            error = StoreError(f"key {name!r}, step {step}: the key is at version {key.version}")
+        if error is None and key.error is None:
+            try:
+                key.local.update(came.result(), step)
+            except Exception as raised:  # noqa: BLE001  # a user's rule, a device without memory
+                where = f"rule {self._updating.rule.name!r} failed on key {name!r}, step {step}"
+                error = StoreError(f"{where}: {type(raised).__name__}: {raised}")
+        self._reach(name, step + 1, error)
 
-    def _take(self, key: str, version: int | None = None) -> None:
-        """Copies a key that is at the version of the capture; it is at `version`, or at its own."""
-        capture, version = self._capture, self._versions.version(key) if version is None else version
-        if capture is None or version is None or version < capture.step or capture.parts.get(key) is not None:
-            return
-        if version > capture.step:
-            self._capture = None
-            capture.done(MissedError(f"key {key!r} is at version {version} already"))
-            return
-        of = self._keys[key]
-        updates: Array = np.full(self._slices[key], version, np.int64)
-        arrays = {VALUE: of.value(), **of.state(), UPDATES: updates}
-        capture.parts[key] = [part_of(name, key, 0, array.reshape(-1)) for name, array in arrays.items()]
-        if all(parts is not None for parts in capture.parts.values()):
-            self._capture = None
-            capture.done(Captured(lambda: [part for parts in capture.parts.values() for part in parts or ()]))
+    def _reach(self, name: str, version: int, error: BaseException | None) -> None:
+        """The key is at that version now, or will see no more: the first error counts."""
+        key = self._keys[name]
+        key.error = key.error or error
+        if key.error is None:
+            key.version = version
+        waits, key.waits = key.waits, []
+        for wait in waits:
+            self._look(wait)
+
+    def _parts(self, key: _Key) -> list[Part]:
+        """Copies of a key's arrays."""
+        updates: Array = np.full(slices_of(key.described, self._slice_bytes).count, key.version, np.int64)
+        arrays = {VALUE: key.local.value(), **key.local.state(), UPDATES: updates}
+        return [part_of(name, key.described.key, 0, array.reshape(-1)) for name, array in arrays.items()]
 
     def _restore(self, snapshot: Snapshot) -> None:
+        names = (VALUE, *self._updating.rule.state)
         with SnapshotReader(snapshot) as reader, self._updating.device.use():
-            for name, of in self._keys.items():
-                value, *state = (
-                    reader.read(array, name, 0, of.size, of.dtype) for array in (VALUE, *self._updating.rule.state)
-                )
-                of.restore(value.reshape(of.shape), dict(zip(self._updating.rule.state, state, strict=True)))
-                self._versions.begin_at(name, snapshot.step)
-
-
-@dataclass(eq=False, frozen=True, slots=True)
-class _Capture:
-    """What somebody wants of all keys at version `step`, as far as it is there."""
-
-    step: int
-    done: Callable[[Captured | MissedError], None]
-    parts: dict[str, list[Part] | None]
-
-
-def _error_of(key: str, ended: Future[Any]) -> StoreError | None:
-    """Why the store has not brought what was asked for."""
-    if ended.cancelled():
-        return StoreLostError(f"key {key!r}: the store gave it up")
-    error = ended.exception()
-    return error if error is None or isinstance(error, StoreError) else StoreError(f"key {key!r}: {error}")
+            for name, key in self._keys.items():
+                of = key.local
+                arrays = {array: reader.read(array, name, 0, of.size, of.dtype) for array in names}
+                of.restore(arrays.pop(VALUE).reshape(of.shape), arrays)
+                key.version = snapshot.step
