@@ -16,7 +16,6 @@ from weft_kvstore.wire.messages import (
     MAX_RUNS,
     Barrier,
     Commit,
-    Done,
     Hyper,
     Measure,
     Measured,
@@ -65,9 +64,6 @@ class BarrierOperation(Operation):
         return [*messages, Measure(self.number, self.step)] if self._commits else messages
 
     def answered(self, shard: int, message: Answer) -> ShardMessages:
-        if isinstance(message, Done):
-            self.received(shard)
-            return ()
         if not isinstance(message, Measured) or not self._commits:
             return super().answered(shard, message)
         if shard in self._measured:
@@ -120,12 +116,6 @@ class HyperOperation(Operation):
 
     def ask(self, shard: int) -> list[Message]:
         return [Hyper(self.number, self._step, self._key_indices, list(self._numbers), list(self._numbers.values()))]
-
-    def answered(self, shard: int, message: Answer) -> ShardMessages:
-        if not isinstance(message, Done):
-            return super().answered(shard, message)
-        self.received(shard)
-        return ()
 
     def result(self) -> int:
         return self._step

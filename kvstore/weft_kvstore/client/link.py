@@ -202,17 +202,38 @@ class ClientLink:
         self.outbox.share(shared=taken)
 
     def on_handshake(self, message: Welcome | Refused, now: float) -> Sequence[SentFragment]:
-        """The shard says whether it talks with us; if so, everything that is open is asked again. What of earlier
-        connections has arrived and was to be read. Raises ProtocolError."""
+        """The shard accepts this client, or rejects it, for now or for good. Once it accepts, everything that is open
+        is asked again. Returns what of earlier connections has arrived and was to be read. Raises ProtocolError for the
+        Welcome of another connection."""
         if isinstance(message, Refused):
-            self.on_refused(message, now)
-        elif self.on_welcome(message, now):
-            if self.shared.memory is not None and message.listener:
-                self.listener, self.may_share = message.listener, True
-            self.new_requests = [*self.requests.values()]
-            self._repeats = self.session > 1
-            return self.shared.release_all()
-        return ()
+            code, reason = message.code, f"{self.name}: {message.reason}"
+            if code in _PASSING and not self.boot:
+                self.disconnected(now)
+                self.end_reason, self.is_taken, self.at_fault = reason, code is RefusalCode.BUSY, True
+            elif code is RefusalCode.UNKNOWN_LINK:
+                self.disconnected(now)
+            else:
+                self.refuse(reason, at_fault=code not in {RefusalCode.CLOSED, RefusalCode.UNKNOWN_JOB})
+            return ()
+        if message.session == self.session and self.state is LinkState.DOWN:
+            return ()  # It had come, and was not read, when the connection broke.
+        if message.session != self.session or self.state is not LinkState.HANDSHAKE:
+            raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
+        if self.boot not in {b"", message.boot}:
+            self.refuse(f"{self.name} has started anew and has lost its values; {AFTER_LOSS}")
+            return ()
+        self.boot = message.boot
+        self.state = LinkState.OPEN
+        self.lost = self.end_reason = None
+        self.at_fault = self.is_taken = False
+        self.heard = now
+        self._retry_s = FIRST_RETRY_S
+        self._ping_s = min(self._ping_s, message.silence_ms / 4000)
+        if self.shared.memory is not None and message.listener:
+            self.listener, self.may_share = message.listener, True
+        self.new_requests = [*self.requests.values()]
+        self._repeats = self.session > 1
+        return self.shared.release_all()
 
     def tick(self, now: float) -> bool:
         """Keeps the connection alive: begins a new one, or says the Hello again, or a Ping. Whether the shard has to be
@@ -297,36 +318,6 @@ class ClientLink:
     def trouble(self) -> str | None:
         """Why the shard does not talk with this client, as far as that is known."""
         return self.refused or self.end_reason or self.lost
-
-    def on_welcome(self, message: Welcome, now: float) -> bool:
-        """The shard accepts this client. False if the connection has broken meanwhile, or if the shard has restarted,
-        and so has lost its values. Raises ProtocolError for the Welcome of another connection."""
-        if message.session == self.session and self.state is LinkState.DOWN:
-            return False  # It had come, and was not read, when the connection broke.
-        if message.session != self.session or self.state is not LinkState.HANDSHAKE:
-            raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
-        if self.boot not in {b"", message.boot}:
-            self.refuse(f"{self.name} has started anew and has lost its values; {AFTER_LOSS}")
-            return False
-        self.boot = message.boot
-        self.state = LinkState.OPEN
-        self.lost = self.end_reason = None
-        self.at_fault = self.is_taken = False
-        self.heard = now
-        self._retry_s = FIRST_RETRY_S
-        self._ping_s = min(self._ping_s, message.silence_ms / 4000)
-        return True
-
-    def on_refused(self, message: Refused, now: float) -> None:
-        """The shard rejects this client, for now or for good."""
-        code, reason = message.code, f"{self.name}: {message.reason}"
-        if code in _PASSING and not self.boot:
-            self.disconnected(now)
-            self.end_reason, self.is_taken, self.at_fault = reason, code is RefusalCode.BUSY, True
-        elif code is RefusalCode.UNKNOWN_LINK:
-            self.disconnected(now)
-        else:
-            self.refuse(reason, at_fault=code not in {RefusalCode.CLOSED, RefusalCode.UNKNOWN_JOB})
 
     def refuse(self, reason: str, *, at_fault: bool = False) -> None:
         """The shard is given up for good."""

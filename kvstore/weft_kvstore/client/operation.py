@@ -58,7 +58,7 @@ class Operation:
     is_pull = False
     """A request for what `asked` has: by shard (bucket, first slice, slices, chunks of ids), at most 4,096 of them."""
 
-    asked: Mapping[int, list[tuple[int, int, int, int]]]
+    asked: Mapping[int, list[tuple[int, int, int, int]]] = {}  # never changed
     version = 0
     reading = Reading.OWN
     names: tuple[str, ...] | None = None
@@ -86,6 +86,8 @@ class Operation:
     """The step of which it sends gradients."""
     has_arrived = False
     """Whether shards have all the gradients of what is a pull too."""
+    _missing = 0
+    """How many of the slices that it sends have not been acknowledged."""
     sets: Sequence[int] = ()
     """Those of which it sets a value."""
     reads: Sequence[int] = ()
@@ -119,6 +121,9 @@ class Operation:
     def answered(self, shard: int, message: Answer) -> Sequence[tuple[int, Message]]:
         """A shard answers: what is to be said to which shards then. Raises ProtocolError, and StoreRefusedError where
         it cannot be carried out."""
+        if isinstance(message, Done) and not self.is_pull:
+            self.received(shard)
+            return ()
         raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is not answered so")
 
     def write(self, shard: int, received: ValueRun) -> int:
@@ -128,7 +133,14 @@ class Operation:
 
     def arrived(self, shard: int, count: int) -> bool:
         """So many slices that it sent have arrived. True if it ends with them."""
-        return not self.is_pull and not self.ended and self.received(shard, count)
+        self._missing -= count
+        if self.ended:
+            return False
+        if self.is_pull and self._missing <= 0:  # What was refused is acknowledged too.
+            self.has_arrived = True
+            if self.refusal is not None:
+                return True
+        return shard not in self.asked and self.received(shard, count)
 
     def received(self, shard: int, count: int = 1) -> bool:
         """So many of a shard's parts are missing no more. True if they were the last."""
@@ -299,14 +311,6 @@ class KeyOperation(Operation):
                         priorities=priorities,
                     )
                 )
-
-    def arrived(self, shard: int, count: int) -> bool:
-        if not self.is_pull:
-            return not self.ended and self.received(shard, count)
-        self._missing -= count
-        if self._missing <= 0 and not self.ended:  # What was refused is acknowledged too.
-            self.has_arrived = True
-        return self.has_arrived and self.refusal is not None
 
     def write(self, shard: int, received: ValueRun) -> int:
         if not self.is_pull:

@@ -59,8 +59,6 @@ class RowOperation(Operation):
         self._table, self.priority = table, priority
         self.payload_kind, self.step, self._sent, self._rows = payload_kind, step, sent, rows
         self._shape = shape
-        self._missing = 0
-        """How many of the chunks that it sends have not been acknowledged."""
         if sent is not None:
             self.sends = (table.key_index,)
             if payload_kind is PayloadKind.GRADIENT:
@@ -147,14 +145,6 @@ class RowOperation(Operation):
         entry = SentEntry(kind, self.number, self._bucket, step, chunks)
         run: SentRun = OutRun(entry, 0, bounds, source, priority=self._ahead, owner=self)
         self.runs.setdefault(shard, []).append(run)
-
-    def arrived(self, shard: int, count: int) -> bool:
-        self._missing -= count
-        if self.is_pull and self._missing <= 0 and not self.ended:
-            self.has_arrived = True
-            if self.refusal is not None:
-                return True
-        return shard not in self.asked and not self.ended and self.received(shard, count)
 
     def write(self, shard: int, received: ValueRun) -> int:
         """Copies adjacent chunks to where they belong; those that are a whole array, and large, are that array from now

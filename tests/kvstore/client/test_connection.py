@@ -50,7 +50,8 @@ def handshake() -> ClientLink:
 
 def opened() -> ClientLink:
     connection = handshake()
-    assert connection.on_welcome(welcome(1), 0.0)
+    connection.on_handshake(welcome(1), 0.0)
+    assert connection.state is LinkState.OPEN
     return connection
 
 
@@ -82,57 +83,61 @@ def test_a_welcome_of_another_connection_changes_nothing(session: int) -> None:
     connection = handshake()
     before = states(connection)
     with pytest.raises(ProtocolError, match=rf"Welcome.session: {session} in handshake, this is 1"):
-        connection.on_welcome(welcome(session), 0.0)
+        connection.on_handshake(welcome(session), 0.0)
     assert states(connection) == before
 
 
 def test_a_welcome_that_is_read_after_its_connection_broke_changes_nothing() -> None:
     connection = handshake()
     connection.disconnected(1.0)
-    assert not connection.on_welcome(welcome(1), 1.0)
+    connection.on_handshake(welcome(1), 1.0)
+    assert connection.state is not LinkState.OPEN
     assert (connection.state, connection.refused) == (LinkState.DOWN, None)
     assert CONNECT in due(connection, connection.next_tick())
-    assert connection.on_welcome(welcome(2), 2.0)
+    connection.on_handshake(welcome(2), 2.0)
+    assert connection.state is LinkState.OPEN
 
 
 def test_a_second_welcome_is_none() -> None:
     with pytest.raises(ProtocolError, match=r"Welcome.session: 1 in open"):
-        opened().on_welcome(welcome(1), 0.0)
+        opened().on_handshake(welcome(1), 0.0)
 
 
 @pytest.mark.parametrize("code", [RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY])
 def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: RefusalCode) -> None:
     connection = handshake()
-    connection.on_refused(refused(code), 1.0)
+    connection.on_handshake(refused(code), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, True)
     assert connection.next_tick() == 1.0 + FIRST_RETRY_S
     assert due(connection, connection.next_tick()) == {CONNECT}
-    assert connection.on_welcome(welcome(2), 1.1)
+    connection.on_handshake(welcome(2), 1.1)
+    assert connection.state is LinkState.OPEN
     assert states(connection) == (LinkState.OPEN, None, None, False)
 
 
 def test_why_a_shard_turned_us_away_is_told_at_once_and_until_it_says_otherwise() -> None:
     connection = handshake()
-    connection.on_refused(refused(RefusalCode.BUSY), 1.0)
+    connection.on_handshake(refused(RefusalCode.BUSY), 1.0)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
     assert LOST in due(connection, SILENCE_S)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
-    connection.on_refused(refused(RefusalCode.UNKNOWN_JOB), SILENCE_S)
+    connection.on_handshake(refused(RefusalCode.UNKNOWN_JOB), SILENCE_S)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", False)
     due(connection, SILENCE_S + 1.0)
     connection.disconnected(SILENCE_S + 1.0)  # Whatever was there is gone.
     assert (connection.trouble, connection.at_fault) == (connection.lost, False)
     due(connection, SILENCE_S + 2.0)
-    connection.on_refused(refused(RefusalCode.BUSY), SILENCE_S + 2.0)
+    connection.on_handshake(refused(RefusalCode.BUSY), SILENCE_S + 2.0)
     due(connection, SILENCE_S + 3.0)
-    assert connection.on_welcome(welcome(connection.session), SILENCE_S + 3.0)
+    connection.on_handshake(welcome(connection.session), SILENCE_S + 3.0)
+    assert connection.state is LinkState.OPEN
     assert (connection.trouble, connection.is_taken) == (None, False)
 
 
 @pytest.mark.parametrize(("code", "at_fault"), [(RefusalCode.UNKNOWN_JOB, False), (RefusalCode.BUSY, True)])
 def test_it_does_not_pass_after_the_first_welcome(code: RefusalCode, at_fault: bool) -> None:
     connection = opened()
-    connection.on_refused(refused(code), 1.0)
+    connection.on_handshake(refused(code), 1.0)
     assert (connection.refused, connection.at_fault) == ("shard 3: because", at_fault)
 
 
@@ -142,14 +147,14 @@ FINAL = {*RefusalCode} - {RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY, RefusalCode
 @pytest.mark.parametrize("code", sorted(FINAL))
 def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: RefusalCode) -> None:
     connection = handshake()
-    connection.on_refused(refused(code), 1.0)
+    connection.on_handshake(refused(code), 1.0)
     assert (connection.refused, connection.at_fault) == ("shard 3: because", code is not RefusalCode.CLOSED)
     assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
 
 def test_a_shard_that_knows_no_hello_gets_one_on_a_new_connection() -> None:
     connection = opened()
-    connection.on_refused(refused(RefusalCode.UNKNOWN_LINK), 1.0)
+    connection.on_handshake(refused(RefusalCode.UNKNOWN_LINK), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, False)
     assert due(connection, 1.0 + FIRST_RETRY_S) == {CONNECT}
     assert connection.session == 2
@@ -163,7 +168,7 @@ def test_the_time_to_try_again_doubles_up_to_a_bound_and_a_welcome_begins_it_ane
         now = connection.next_tick()
         assert CONNECT in due(connection, now)
     assert waits == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, LAST_RETRY_S, LAST_RETRY_S])
-    connection.on_welcome(welcome(8), now)
+    connection.on_handshake(welcome(8), now)
     connection.disconnected(now)
     assert connection.next_tick() - now == pytest.approx(FIRST_RETRY_S)
 
@@ -182,7 +187,7 @@ def test_seconds_without_a_word_begin_a_new_connection_long_before_the_shard_is_
 ) -> None:
     connection = link_to(LinkSettings(silence_s=silence_s))
     due(connection, 0.0)
-    connection.on_welcome(welcome(1), 0.0)
+    connection.on_handshake(welcome(1), 0.0)
     connection.heard = 1.0
     assert CONNECT not in due(connection, 1.0 + renewed_after_s - 0.01)
     assert due(connection, 1.0 + renewed_after_s) == {CONNECT}
@@ -209,7 +214,7 @@ def test_a_hello_is_said_again_until_it_is_answered() -> None:
         NOTHING,
         {KEEPALIVE},
     ]
-    connection.on_welcome(welcome(1), 2 * again_s)
+    connection.on_handshake(welcome(1), 2 * again_s)
     assert KEEPALIVE not in due(connection, 4 * again_s)
 
 
@@ -219,7 +224,7 @@ def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() ->
     assert due(connection, SILENCE_S) == {CONNECT, LOST}
     assert connection.lost == "shard 3 has been silent for 8.0 s (it did not answer)"
     assert LOST not in due(connection, 2 * SILENCE_S)
-    connection.on_welcome(welcome(connection.session), 2 * SILENCE_S)
+    connection.on_handshake(welcome(connection.session), 2 * SILENCE_S)
     assert states(connection) == (LinkState.OPEN, None, None, False)
 
 
@@ -230,7 +235,7 @@ def test_only_what_is_heard_while_it_is_open_breaks_the_silence(is_open: bool) -
     connection = core.links[0]
     due(connection, 0.0)
     if is_open:
-        connection.on_welcome(welcome(1), 0.0)
+        connection.on_handshake(welcome(1), 0.0)
     core.receive(0, encode(Acknowledge([])), SILENCE_S - 0.1)
     assert (LOST in due(connection, SILENCE_S)) is not is_open
 
@@ -239,14 +244,15 @@ def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
     connection = opened()
     connection.disconnected(1.0)
     due(connection, 1.0 + FIRST_RETRY_S)
-    assert not connection.on_welcome(welcome(2, b"c" * 16), 1.1)
+    connection.on_handshake(welcome(2, b"c" * 16), 1.1)
+    assert connection.state is not LinkState.OPEN
     assert connection.refused == f"shard 3 has started anew and has lost its values; {AFTER_LOSS}"
     assert connection.state is LinkState.HANDSHAKE
 
 
 def test_it_pings_as_often_as_the_shard_needs() -> None:
     connection = handshake()
-    connection.on_welcome(Welcome(1, BOOT, 2000), 0.0)
+    connection.on_handshake(Welcome(1, BOOT, 2000), 0.0)
     assert connection.next_tick() == 0.5
     assert (due(connection, 0.49), due(connection, 0.5), due(connection, 0.6)) == (NOTHING, {KEEPALIVE}, NOTHING)
 
@@ -283,7 +289,8 @@ def test_a_handshake_that_breaks_off_is_tried_again_and_says_why_until_a_connect
     now = again(connection)
     connection.handshake_failed("broken off", now, may_pass=True)
     now = again(connection)
-    assert connection.on_welcome(welcome(connection.session), now)
+    connection.on_handshake(welcome(connection.session), now)
+    assert connection.state is LinkState.OPEN
     assert connection.trouble is None
 
 
