@@ -49,6 +49,8 @@ class World:
     ordered: list[str] = field(default_factory=list)
     to_check: list[KeepSnapshot] = field(default_factory=list)
     in_use: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
+    deleted_to: dict[str, tuple[int, int] | None] = field(default_factory=dict)
+    """(term, step) of the last folder that may be deleted of each job's snapshots, where those in use are known."""
     """By job: the folders of snapshots that were not deleted when it was tidied up last; None: all were."""
     replanned: list[Replan] = field(default_factory=list)
     parts: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -81,8 +83,8 @@ class World:
                     self.ordered.append(agent)
                 case KeepSnapshot():
                     self.to_check.append(each)
-                case TidySnapshots(job, keep):
-                    self.in_use[job] = keep
+                case TidySnapshots(job, keep, since):
+                    self.in_use[job], self.deleted_to[job] = keep, since
                 case Replan():
                     self.replanned.append(each)
                 case Remember(job, parts):

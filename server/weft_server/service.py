@@ -535,7 +535,7 @@ class Service:
                 if isinstance(instruction, KeepSnapshot):
                     await self.threads.on_snapshots(complete, job, instruction.snapshot)
                 elif location is not None:
-                    await self.threads.on_snapshots(tidy, location, job, instruction.keep)
+                    await self.threads.on_snapshots(tidy, location, job, instruction.keep, instruction.since)
             except Exception as raised:  # noqa: BLE001  # what the library of a place raises is its own
                 error = str(raised) or type(raised).__name__
                 _log.warning("snapshots of job %s: %s", job, error)

@@ -380,11 +380,10 @@ def test_an_earlier_snapshot_that_cannot_be_used_does_not_take_that_of_the_last_
     assert (world.jobs["job"].state, world.jobs["job"].snapshot) == (JobState.SUCCEEDED, STEPS)
 
 
-def test_what_a_worker_wrote_of_the_last_step_is_not_deleted_before_it_is_done(world: World) -> None:
+def test_what_is_decided_to_be_deleted_spares_what_the_jobs_processes_write_from_then_on(world: World) -> None:
     run(world, long(workers=1, shards=0))
     worker = world.lease(WORKER, 0)
-    (allocation,) = world.orders(worker.agent).allocations
-    assert isinstance(allocation, WorkerAllocation)
+    assert world.deleted_to["job"] == (worker.term, -1)
     world.report(worker, step=500)
     world.tick(EVERY_S + 0.2)
     ((step, folder),) = ordered(world).values()
@@ -392,7 +391,13 @@ def test_what_a_worker_wrote_of_the_last_step_is_not_deleted_before_it_is_done(w
     world.tick()
     world.report(worker, snapshot=written(0, STEPS))
     checked(world, world.to_check[-1].snapshot)
-    assert world.in_use["job"] == (folder, allocation.last_snapshot)
+    assert (world.in_use["job"], world.deleted_to["job"]) == ((folder,), (worker.term, step))
+    world.report(worker, AllocationEvent.DONE, step=STEPS)
+    world.tick()
+    checked(world, world.to_check[-1].snapshot)
+    assert world.jobs["job"].snapshot == STEPS
+    world.keep()
+    assert world.deleted_to["job"] is None, "nobody writes any more"
 
 
 def test_where_workers_update_the_first_of_them_writes_what_all_have(world: World) -> None:
@@ -487,7 +492,11 @@ def test_what_is_not_in_use_is_deleted_and_nothing_of_another_job(tmp_path: Path
     for name in names:
         system.makedirs(f"{root}/{name.rsplit('/', 1)[0]}", exist_ok=True)
         system.pipe_file(f"{root}/{name}", b"1")
-    tidy(location, "job", (f"{location}/job/200-1",))
+    tidy(location, "job", (), (1, 100 - 1))
+    assert [system.exists(f"{root}/{name}") for name in names] == [True, True, True]
+    tidy(location, "job", (), (0, 300))
+    assert [system.exists(f"{root}/{name}") for name in names] == [True, True, True]
+    tidy(location, "job", (f"{location}/job/200-1",), (1, 200))
     assert [system.exists(f"{root}/{name}") for name in names] == [False, True, True]
     assert system.exists(f"{root}/job/job.json")
     tidy(location, "job", None)

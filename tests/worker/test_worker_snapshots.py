@@ -17,6 +17,7 @@ from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.types import DType
+from weft_kvstore import snapshot_files
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -222,7 +223,10 @@ def test_a_place_that_cannot_be_written_ends_no_run(data: Path, tmp_path: Path) 
     assert records.last == DONE
 
 
-def test_nothing_is_written_where_the_server_has_made_no_place(data: Path, tmp_path: Path) -> None:
+def test_nothing_is_written_where_the_server_has_made_no_place(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_files, "MARK_WAIT_S", 0.0)
     records = Records()
     run = run_of(job_of(data), 0, records)
     elsewhere = tmp_path / "elsewhere" / "snapshot"
@@ -232,6 +236,19 @@ def test_nothing_is_written_where_the_server_has_made_no_place(data: Path, tmp_p
     assert "job.json is not there: the server and its agents have to reach the same place" in (done.error or "")
     assert not elsewhere.parent.exists()
     assert records.over.wait(WAIT_S)
+
+
+def test_a_job_that_is_done_before_its_place_is_made_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "job" / "10-1"
+
+    def make_place(seconds: float) -> None:
+        folder.parent.mkdir()
+        (folder.parent / snapshot_files.MARK).write_text("{}")
+
+    monkeypatch.setattr(snapshot_files.time, "sleep", make_place)
+    snapshot_files.check_place(str(folder))
 
 
 def test_a_run_whose_snapshot_cannot_be_read_says_so_and_that_another_may_do(data: Path, tmp_path: Path) -> None:

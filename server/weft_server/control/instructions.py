@@ -85,10 +85,14 @@ class KeepSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TidySnapshots:
-    """Have a place for the job's snapshots, and delete what it holds but these folders. None: delete the place."""
+    """Have a place for the job's snapshots, and delete what it holds but these folders. None: delete the place.
+
+    Folders of a later term than `since`, or of a later step of that term, stay too: the job's processes may have begun
+    to write them when this is carried out. (term, step); None where no process of the job writes any more."""
 
     job: str
     keep: tuple[str, ...] | None
+    since: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

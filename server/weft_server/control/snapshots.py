@@ -305,7 +305,7 @@ class RunSnapshots:
         memory.snapshots = memory.snapshots[-1:] if keep else []
         memory.unreadable = memory.unreadable if keep else []
         if memory.snapshots or memory.unreadable:
-            self._tidy()
+            self._tidy(ended=True)
         elif self._folder is not None:
             self._out.append(TidySnapshots(self._state.job, None))
 
@@ -413,8 +413,9 @@ class RunSnapshots:
             return _warning(f"no snapshot of the last step, {step}, was kept: {why}; the newest is {newest}")
         return None if told == why else _warning(f"no snapshot of step {step} was kept: {why}; it is tried again")
 
-    def _tidy(self) -> None:
-        """Has every folder deleted that is not needed any more."""
+    def _tidy(self, *, ended: bool = False) -> None:
+        """Has every folder deleted that is not needed any more; of a job that has not `ended`, none that it may write
+        from now on."""
         if self._folder is None:
             return
         memory, capture = self._memory, self._capture
@@ -424,9 +425,8 @@ class RunSnapshots:
         using = [folder for each in whole if each is not None for folder in folders_of(each)]
         if capture is not None:
             using.append(capture.folder)
-        if memory.last_files and (last := self.last_folder) is not None:
-            using.append(last)
-        self._out.append(TidySnapshots(self._state.job, tuple(dict.fromkeys(using))))
+        since = None if ended else (memory.term, max([newest, *self._asked_of]))
+        self._out.append(TidySnapshots(self._state.job, tuple(dict.fromkeys(using)), since))
 
 
 def _warning(message: str) -> LogLine:

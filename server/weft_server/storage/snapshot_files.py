@@ -82,8 +82,9 @@ def _read(manifest: bytes, folder: str) -> Snapshot:
     return snapshot
 
 
-def tidy(location: str, job: str, keep: tuple[str, ...] | None) -> None:
-    """Has a place for the job's snapshots, and deletes what is there but these folders; the place itself for None."""
+def tidy(location: str, job: str, keep: tuple[str, ...] | None, since: tuple[int, int] | None = None) -> None:
+    """Has a place for the job's snapshots, and deletes what is there but these folders, and those that are later than
+    `since`, (term, step); the place itself for None."""
     system, path = url_to_fs(JobFolder(location, job).path, skip_instance_cache=True)
     if keep is None:
         if system.exists(path):
@@ -95,5 +96,6 @@ def tidy(location: str, job: str, keep: tuple[str, ...] | None) -> None:
         system.pipe_file(mark, json.dumps({"format": FORMAT, "job": job}).encode())
     kept = {url_to_fs(folder)[1].rstrip("/") for folder in keep} | {mark}
     for found in system.ls(path, detail=False):
-        if found.rstrip("/") not in kept:
+        step, term = step_and_term(found) or (0, 0)
+        if found.rstrip("/") not in kept and (since is None or (term, step) <= since):
             system.rm(found, recursive=True)
