@@ -35,8 +35,9 @@ SETTLE_S = 10.0
 """A file that somebody writes anew has so long to be whole again."""
 LOOK_S = 0.05
 
-TELL_S = 60.0
-"""Between two words on a file that is touched again and again."""
+SUMMED_S = 60.0
+"""The elements of a file that is touched again and again are compared with their checksums at most so often, or each
+20 times as long as that takes; what its headers say of them is looked at after each touch."""
 
 _log = logging.getLogger("weft.data")
 
@@ -82,7 +83,7 @@ class NpzSource:
         self._limit = loaded_bytes_limit
         self._lock = threading.Lock()
         self._arrays: dict[str, Array] = {}
-        self._tell_at = -math.inf
+        self._sum_due = -math.inf
         self._file: BinaryIO | None = open_regular(path, roots)
         try:
             self._opened = _identity(self._file)
@@ -142,12 +143,13 @@ class NpzSource:
         """Goes on where the file was touched, or written anew with what it held. If it is touched meanwhile, the next
         read looks again. Raises FileFormatError."""
         begun = time.monotonic()
+        is_due = begun >= self._sum_due
         while True:
             found = _identity(file)
             try:
                 archive = _open_archive(self._path, file)
                 members = _read_members(self._path, file, archive, list(self._members))
-                for member in members.values():
+                for member in members.values() if is_due else ():
                     _check_sum(self._path, archive, member)
                 if _identity(file)[0] == found[0]:
                     break
@@ -160,14 +162,14 @@ class NpzSource:
             name: each.content for name, each in self._members.items()
         }:
             raise self._changed()
-        self._arrays.clear()
+        self._arrays = {name: array for name, array in self._arrays.items() if members[name].offset is None}  # Loaded.
         self._archive, self._members, self._opened = archive, members, found
-        now = time.monotonic()
-        if now >= self._tell_at:
-            self._tell_at = now + TELL_S
+        if is_due:
+            now = time.monotonic()
+            self._sum_due = now + max(SUMMED_S, 20 * (now - begun))
             self._tell(
-                f"{self._path!r} was touched or written anew while it was being read; it holds what it held, and "
-                f"to check it took {now - begun:.1f} s: each time that it is touched, its next rows are so much late"
+                f"{self._path!r} was touched or written anew while it was being read; it holds what it held, and to "
+                f"check it took {now - begun:.1f} s"
             )
 
     def _changed(self) -> FileFormatError:

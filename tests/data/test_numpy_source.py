@@ -271,8 +271,9 @@ def test_a_file_that_is_touched_again_whenever_it_is_looked_at_is_read_on(
     monkeypatch.setattr("weft_data.numpy_source._check_sum", touching)
     os.utime(path, (0, 0))
     for row in range(3):
+        os.utime(path, (row + 10, row + 10))
         assert source.read(["x"], rows_of(row))["x"].tolist() == [row]
-    assert len(looks) == 3
+    assert len(looks) == 1, "so soon, its headers alone are looked at"
     source.close()
 
 
