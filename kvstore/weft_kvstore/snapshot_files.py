@@ -17,7 +17,6 @@ import io
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -219,28 +218,27 @@ def part_of(array: str, key: str, start: int, elements: Array) -> Part:
 
 
 MARK: Final = "job.json"
-"""The server puts it beside a job's snapshots, while the job begins: a short job may be done before it is there."""
-MARK_WAIT_S = 10.0
-MARK_LOOK_S = 0.1
+"""The server puts it beside a job's snapshots."""
+
+
+def has_place(folder: str) -> bool:
+    """Whether a folder for a snapshot is in a place that the server has made. Raises SnapshotError."""
+    place = folder.rstrip("/").rpartition("/")[0]
+    try:
+        system, path = url_to_fs(place, skip_instance_cache=True)
+        return bool(system.exists(f"{path}/{MARK}"))
+    except Exception as error:
+        raise SnapshotError(f"{place} cannot be read: {_text_of(error)}") from error
 
 
 def check_place(folder: str) -> None:
-    """Raises SnapshotError where a folder for a snapshot is not in a place that the server has made, or makes soon."""
-    place = folder.rstrip("/").rpartition("/")[0]
-    until = time.monotonic() + MARK_WAIT_S
-    while True:
-        try:
-            system, path = url_to_fs(place, skip_instance_cache=True)
-            if system.exists(f"{path}/{MARK}"):
-                return
-        except Exception as error:
-            raise SnapshotError(f"{place} cannot be read: {_text_of(error)}") from error
-        if time.monotonic() >= until:
-            break
-        time.sleep(MARK_LOOK_S)
-    raise SnapshotError(
-        f"{place}/{MARK} is not there: the server and its agents have to reach the same place (WEFT_SERVER_SNAPSHOTS)"
-    )
+    """Raises SnapshotError where a folder for a snapshot is not in a place that the server has made."""
+    if not has_place(folder):
+        place = folder.rstrip("/").rpartition("/")[0]
+        raise SnapshotError(
+            f"{place}/{MARK} is not there: the server and its agents have to reach the same place "
+            "(WEFT_SERVER_SNAPSHOTS)"
+        )
 
 
 def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> SnapshotFile:

@@ -17,14 +17,15 @@ from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.types import DType
-from weft_kvstore import snapshot_files
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError, saved
-from weft_kvstore.snapshot_files import snapshots
+from weft_kvstore.snapshot_files import MARK, snapshots
+from weft_worker.run import Run
+from weft_worker.settings import RunSettings
 from worker_graphs import bags, mlp, normalized
-from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
+from worker_jobs import BAG_COLUMNS, WAIT_S, Clock, Job, Records, programs_of, run_all, run_of, save_bags, save_data
 
 ROWS, STEPS = 120, 40
 DONE = (AllocationEvent.DONE, None)
@@ -223,10 +224,7 @@ def test_a_place_that_cannot_be_written_ends_no_run(data: Path, tmp_path: Path) 
     assert records.last == DONE
 
 
-def test_nothing_is_written_where_the_server_has_made_no_place(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshot_files, "MARK_WAIT_S", 0.0)
+def test_nothing_is_written_where_the_server_has_made_no_place(data: Path, tmp_path: Path) -> None:
     records = Records()
     run = run_of(job_of(data), 0, records)
     elsewhere = tmp_path / "elsewhere" / "snapshot"
@@ -238,17 +236,22 @@ def test_nothing_is_written_where_the_server_has_made_no_place(
     assert records.over.wait(WAIT_S)
 
 
-def test_a_job_that_is_done_before_its_place_is_made_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_job_that_is_done_before_the_place_of_its_snapshots_is_made_waits_for_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "job" / "10-1"
+    job, records, folder = job_of(data), Records(), tmp_path / "job" / "10-1"
 
     def make_place(seconds: float) -> None:
-        folder.parent.mkdir()
-        (folder.parent / snapshot_files.MARK).write_text("{}")
+        folder.parent.mkdir(exist_ok=True)
+        (folder.parent / MARK).write_text("{}")
 
-    monkeypatch.setattr(snapshot_files.time, "sleep", make_place)
-    snapshot_files.check_place(str(folder))
+    monkeypatch.setattr("weft_worker.run.time.sleep", make_place)
+    allocation = job.allocation(0).model_copy(update={"last_snapshot": str(folder)})
+    run = Run(allocation, records, records, RunSettings(), clock=Clock())
+    run.start()
+    done = records.snapshots.get(timeout=WAIT_S)
+    assert (done.step, done.error) == (job.steps, None)
+    assert records.over.wait(WAIT_S)
 
 
 def test_a_run_whose_snapshot_cannot_be_read_says_so_and_that_another_may_do(data: Path, tmp_path: Path) -> None:

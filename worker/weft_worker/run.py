@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
@@ -26,7 +26,7 @@ from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured, saved
-from weft_kvstore.snapshot_files import SnapshotError
+from weft_kvstore.snapshot_files import SnapshotError, has_place
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
@@ -159,6 +159,19 @@ def device_keys_of(store: Store, device: Device) -> DeviceKeys | None:
     return store if isinstance(store, LocalUpdateStore) and store.device is device else None
 
 
+PLACE_WAIT_S = 10.0
+PLACE_LOOK_S = 0.1
+
+
+def _await_place(folder: str) -> None:
+    """Until the server has made the place of the job's snapshots, which it does while the job begins: a short job may
+    be done before. Not for longer than `PLACE_WAIT_S`; whoever writes there then says what is wrong."""
+    until = time.monotonic() + PLACE_WAIT_S
+    with suppress(SnapshotError):
+        while not has_place(folder) and time.monotonic() < until:
+            time.sleep(PLACE_LOOK_S)
+
+
 class Run:
     """A run on a thread of its own, which `start` makes. `stop` and what requests something may be called from any."""
 
@@ -250,6 +263,7 @@ class Run:
         folder, step, outcome = self._allocation.last_snapshot, self._allocation.steps, Queue[Captured | MissedError]()
         if folder is None:
             return
+        _await_place(folder)
         self._capture(step, None, outcome.put)
         try:
             held = outcome.get(timeout=self._settings.wait_timeout_s)
