@@ -54,11 +54,6 @@ class EncodedRun:
         self._made = 0
         self._buffer = np.empty(int(codec.begins[-1]), np.uint8)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether any of it was encoded."""
-        return self._made > 0
-
     def read(self, start: int, stop: int) -> Sequence[Buffer]:
         last = int(np.searchsorted(self._codec.begins, stop))
         while self._made < last:
@@ -152,7 +147,7 @@ class KeyEncoder(SliceCodec):
     """The encoder of a key's gradients, and which of its steps may be pushed: one that has not begun, behind all of
     which something was encoded, or one that has failed."""
 
-    __slots__ = ("_arrived", "_next_step", "begun", "encodes", "failed", "furthest")
+    __slots__ = ("_arrived", "begun", "encodes", "failed", "furthest")
 
     def __init__(self, codec: Codec, bounds: Array, residual: Array) -> None:
         super().__init__(codec, bounds, residual)
@@ -160,8 +155,6 @@ class KeyEncoder(SliceCodec):
         """Called with (step, first, stop) before slices are encoded, while residuals are captured."""
         self.furthest = 0
         """The step after the last for which any slice was encoded."""
-        self._next_step = 0
-        """The step after the last of which anything was encoded in a push that has ended."""
         self.begun: list[int] = []
         """Steps whose pushes are under way."""
         self._arrived: tuple[int, ...] = ()
@@ -181,7 +174,7 @@ class KeyEncoder(SliceCodec):
 
     def pushed_instead(self, step: int) -> int | None:
         """Where the step may not be pushed: the last one that was."""
-        last = max([self._next_step - 1, *self.begun])
+        last = max([self.furthest - 1, *self.begun])
         return last if step <= last and (step in self.begun or step not in self.failed) else None
 
     def is_pushed(self, step: int) -> bool:
@@ -189,11 +182,9 @@ class KeyEncoder(SliceCodec):
         arrived = self._arrived
         return step in self.begun or step in arrived or step < max(arrived, default=0) - STEPS_AHEAD
 
-    def ended(self, step: int, *, encoded: bool, failed: bool) -> None:
+    def ended(self, step: int, *, failed: bool) -> None:
         """A push that was begun has ended. If it has failed, it may be begun again."""
         self.begun.remove(step)
-        if encoded:
-            self._next_step = max(self._next_step, step + 1)
         if failed:
             self.failed.setdefault(step, {})
             return
@@ -257,12 +248,12 @@ class GradientEncoders:
         self._under_way += 1
         return found
 
-    def ended(self, encoders: Sequence[KeyEncoder | None], step: int, *, encoded: bool, failed: bool = False) -> None:
-        """A push with these encoders, some of which were used where it is `encoded`, has ended."""
+    def ended(self, encoders: Sequence[KeyEncoder | None], step: int, *, failed: bool) -> None:
+        """A push with these encoders has ended."""
         self._under_way -= 1
         for one in encoders:
             if one is not None:
-                one.ended(step, encoded=encoded, failed=failed)
+                one.ended(step, failed=failed)
         self._finish_capture()
 
     def step_ended(self, step: int) -> None:

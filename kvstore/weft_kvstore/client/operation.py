@@ -386,8 +386,8 @@ class KeyOperation(Operation):
     def close(self) -> None:
         self.arrays = ()
         if self._encoders is not None:
-            failed, encoded = bool(self.pending), any(one.has_begun for one in self._encoded)
-            self._encoders.ended(self._key_encoders, self.step, encoded=encoded, failed=failed)
+            failed = bool(self.pending)
+            self._encoders.ended(self._key_encoders, self.step, failed=failed)
             for one in self._encoded if failed else ():
                 one.keep()
             self._encoders = None

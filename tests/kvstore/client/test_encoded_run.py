@@ -92,7 +92,7 @@ def test_the_bytes_are_those_of_each_slice_in_whatever_parts_they_leave(
                 found = sources[number].read(ends[number][first], ends[number][last])
                 assert b"".join(map(bytes, found)) == b"".join(wanted[number][first:last])
             reached[number] = stop
-        sender.encoders.ended(sender.begun, step, encoded=True)
+        sender.encoders.ended(sender.begun, step, failed=False)
     owed = sender.encoders.residuals
     for position, name in enumerate(sender.keys.names):
         mine = [sender.owed[one] for one in sorted(sender.owed) if one[0] == position]
@@ -108,11 +108,12 @@ def test_a_slice_is_encoded_when_it_first_leaves_and_no_sooner() -> None:
     codec = run.pushed
     assert codec is not None
     assert run.count >= 3
-    assert not source.has_begun
+    (encoder,) = sender.begun
+    assert encoder is not None
     assert [bytes(part) for part in source.read(0, 0)] in ([], [b""])
-    assert not source.has_begun, "nothing has left"
+    assert encoder.furthest == 0, "nothing has left"
     first = b"".join(map(bytes, source.read(0, int(codec.begins[1]))))
-    assert source.has_begun
+    assert encoder.furthest == 1
     gradients[0][:] = -4.0
     assert b"".join(map(bytes, source.read(0, int(codec.begins[1])))) == first, "its bytes are kept"
     everything = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
@@ -127,7 +128,7 @@ def test_what_was_encoded_in_a_push_that_failed_is_sent_as_it_was() -> None:
     gradients = sender.gradients(0)
     first = sender.encoded(0, gradients)
     made = [b"".join(map(bytes, one.read(0, int(one._codec.begins[1])))) for one in first]
-    sender.encoders.ended(sender.begun, 0, encoded=True, failed=True)
+    sender.encoders.ended(sender.begun, 0, failed=True)
     for one in first:
         one.keep()
     owed = {name: residual.copy() for name, residual in sender.encoders.residuals.items()}

@@ -41,6 +41,21 @@ def keys_of(description: StoreDescription, *names: str) -> KeySet:
 STORE = compressed_store(gradients=TWO_BIT)
 
 
+def ended(
+    encoders: GradientEncoders,
+    begun: list[KeyEncoder | None],
+    step: int,
+    *,
+    encoded: bool = True,
+    failed: bool = False,
+) -> None:
+    """A push ends of which some was `encoded`."""
+    for one in begun if encoded else ():
+        if one is not None:
+            one.furthest = max(one.furthest, step + 1)
+    encoders.ended(begun, step, failed=failed)
+
+
 def encode(encoders: GradientEncoders, keys: KeySet, step: int) -> None:
     """Pushes ones of each key, which is acknowledged."""
     begun = encoders.begin(keys, step)
@@ -48,7 +63,7 @@ def encode(encoders: GradientEncoders, keys: KeySet, step: int) -> None:
         if encoder is not None:
             size = int(np.prod(shape))
             encoder.encode_step(step, 0, len(encoder), np.full(size, 0.25, dtype))
-    encoders.ended(begun, step, encoded=True)
+    ended(encoders, begun, step)
 
 
 def test_keys_that_travel_as_they_are_or_keep_nothing_have_no_encoder() -> None:
@@ -121,7 +136,7 @@ def test_a_step_of_a_key_is_encoded_once_and_after_those_before_it(
         if ends and calls:
             of, begun, used = calls.pop(data.draw(st.integers(0, len(calls) - 1)))
             encoded, failed = data.draw(st.booleans()), data.draw(st.booleans())
-            encoders.ended(used, begun, encoded=encoded, failed=failed)
+            ended(encoders, used, begun, encoded=encoded, failed=failed)
             for name in of:
                 plain[name].ended(begun, encoded=encoded, failed=failed)
         elif all(plain[name].lets(step) for name in names):
@@ -143,9 +158,9 @@ def test_steps_of_which_nothing_was_encoded_may_all_be_begun_again() -> None:
     encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
     begun = [encoders.begin(keys, step) for step in (0, 1)]
     for step in (0, 1):
-        encoders.ended(begun[step], step, encoded=False, failed=True)
+        ended(encoders, begun[step], step, encoded=False, failed=True)
     for step in (0, 1):
-        encoders.ended(encoders.begin(keys, step), step, encoded=True)
+        ended(encoders, encoders.begin(keys, step), step)
     with pytest.raises(StoreRefusedError, match="step 1 was pushed already, and what compression left out is in later"):
         encoders.begin(keys, 1)
 
@@ -154,7 +169,7 @@ def test_a_step_that_ends_after_a_later_one_does_not_let_that_begin_again() -> N
     encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
     begun = [encoders.begin(keys, step) for step in (0, 1)]
     for step in (1, 0):
-        encoders.ended(begun[step], step, encoded=True)
+        ended(encoders, begun[step], step)
     for step in (0, 1):
         with pytest.raises(StoreRefusedError, match="step 1 was pushed already"):
             encoders.begin(keys, step)
@@ -164,13 +179,13 @@ def test_a_step_that_ends_after_a_later_one_does_not_let_that_begin_again() -> N
 def test_a_push_of_several_keys_that_failed_is_begun_again_by_key() -> None:
     encoders, keys, both = encoders_of(STORE), keys_of(STORE, "w"), keys_of(STORE, "small", "v", "w")
     begun = [encoders.begin(both, step) for step in (0, 1)]
-    encoders.ended(begun[0], 0, encoded=True, failed=True)
+    ended(encoders, begun[0], 0, failed=True)
     again = encoders.begin(keys, 0)
     with pytest.raises(StoreRefusedError, match="key 'w', step 0: step 1 was pushed already"):
         encoders.begin(keys, 0)
-    encoders.ended(again, 0, encoded=True, failed=True)
-    encoders.ended(begun[1], 1, encoded=True)
-    encoders.ended(encoders.begin(both, 0), 0, encoded=True)
+    ended(encoders, again, 0, failed=True)
+    ended(encoders, begun[1], 1)
+    ended(encoders, encoders.begin(both, 0), 0)
     with pytest.raises(StoreRefusedError, match="step 1 was pushed already"):
         encoders.begin(keys, 0)
 
@@ -181,7 +196,7 @@ def test_what_failed_has_arrived_if_shards_have_taken_a_step_that_is_too_far_ahe
 ) -> None:
     encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
     begun = encoders.begin(keys, 1)
-    encoders.ended(begun, 1, encoded=True, failed=True)
+    ended(encoders, begun, 1, failed=True)
     encode(encoders, keys, later)
     (one,) = begun
     assert one is not None
@@ -219,7 +234,7 @@ def test_nothing_is_brought_back_under_a_push() -> None:
     begun = encoders.begin(keys, 0)
     with pytest.raises(StoreRefusedError, match="slot 1: restore of residuals: 1 pushes are under way"):
         encoders.restore({})
-    encoders.ended(begun, 0, encoded=False)
+    ended(encoders, begun, 0, encoded=False)
     encoders.restore({})
 
 
