@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -120,38 +120,6 @@ AnswerRun: TypeAlias = OutRun[AnswerEntry, Pin]
 # --- The pulls that wait for slices of a bucket, and what answers them ------------------------------------------------
 
 
-FEW_WAITS: Final = 8
-"""So many are looked at one by one: that takes less time than one look at arrays."""
-
-
-class _Waits:
-    """Pulls that wait for one version, by identity. `_spans` has, of each that came, the first and the stop of its
-    slices: so who waits for some slices is found without a look at the others."""
-
-    __slots__ = ("_array", "_spans", "pulls")
-
-    def __init__(self) -> None:
-        self.pulls: dict[int, PullWait] = {}
-        self._spans: list[tuple[int, int, int]] = []
-        self._array: Array | None = None
-
-    def add(self, wait: PullWait, first: int, stop: int) -> None:
-        if len(self._spans) > 2 * len(self.pulls) + FEW_WAITS:  # Who asks and gives up again must not fill the memory.
-            self._spans = [one for one in self._spans if one[2] in self.pulls]
-        self.pulls[id(wait)] = wait
-        self._spans.append((first, stop, id(wait)))
-        self._array = None
-
-    def near(self, first: int, stop: int) -> list[PullWait]:
-        """Those that wanted some of these slices when they came, and maybe others where they are few."""
-        if len(self.pulls) <= FEW_WAITS:
-            return list(self.pulls.values())
-        if self._array is None:
-            self._array = np.array(self._spans, np.int64).reshape(-1, 3)
-        near = self._array[(self._array[:, 0] < stop) & (self._array[:, 1] > first), 2]
-        return [self.pulls[one] for one in dict.fromkeys(near.tolist()) if one in self.pulls]
-
-
 class WaitingPulls:
     """Pulls that wait for slices of a bucket, by version; a table is one slice. Those of a version that no slice has
     reached are not looked at. Who is answered, or gives up, is forgotten at once: what was pulled is held by nobody
@@ -160,39 +128,39 @@ class WaitingPulls:
     def __init__(self, spec: UpdateSpec, steps: BucketSteps) -> None:
         self._spec = spec
         self._steps = steps
-        self._waits: dict[int, _Waits] = {}
+        self._waits: dict[int, dict[int, tuple[int, int, PullWait]]] = {}
+        """By version, and by identity: the first and the stop of the slices that a pull wanted when it came."""
         self.versions: list[int] = []
 
     @property
     def waits(self) -> list[PullWait]:
         """All of them, by version, and in the order in which they came."""
-        return [one for version in self.versions for one in self._waits[version].pulls.values()]
+        return [wait for version in self.versions for _, _, wait in self._waits[version].values()]
 
     def wait_for(self, wait: PullWait, first: int = 0, stop: int = 1) -> None:
         """A pull that waits for some of these slices."""
         version = self._version_of(wait)
-        some = self._waits.get(version)
-        if some is None:
-            some = self._waits[version] = _Waits()
+        if version not in self._waits:
+            self._waits[version] = {}
             insort(self.versions, version)
-        some.add(wait, first, stop)
+        self._waits[version][id(wait)] = first, stop, wait
         wait.waits_in.append(self)
 
     def waiting(self, first: int = 0, stop: int = 1) -> list[PullWait]:
-        """The pulls that wait for any of these slices, and maybe a few others, unless for a version that none of them
-        has reached."""
+        """The pulls that came for some of these slices, unless for a version that none of them has reached."""
         if not self.versions:
             return []
         steps = self._steps
         reached = steps.version if self._spec.is_sync or not steps.slots else steps.through
         count = bisect_right(self.versions, greatest(reached[..., first:stop]))
-        return [one for version in self.versions[:count] for one in self._waits[version].near(first, stop)]
+        near = [one for version in self.versions[:count] for one in self._waits[version].values()]
+        return [wait for low, high, wait in near if low < stop and high > first]
 
     def forget(self, wait: PullWait) -> None:
         """A pull that waits for nothing here any more."""
         version = self._version_of(wait)
         some = self._waits.get(version)
-        if some is not None and some.pulls.pop(id(wait), None) is not None and not some.pulls:
+        if some is not None and some.pop(id(wait), None) is not None and not some:
             del self._waits[version]
             del self.versions[bisect_left(self.versions, version)]
 
@@ -216,8 +184,10 @@ class WaitingPulls:
 
     def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices are at the version of a pull (stop - first) bool."""
-        seen, bound, can = self.seen(wait, first, stop), self._bound(wait), np.ones(stop - first, np.bool_)
-        if seen is not None:
+        seen, bound = self.seen(wait, first, stop), self._bound(wait)
+        if seen is None:
+            can = np.ones(stop - first, np.bool_)
+        else:
             can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
         if bound is not None:
             can = can & (self._steps.version[first:stop] >= bound)
@@ -287,8 +257,6 @@ class BucketPulls(WaitingPulls):
         runs = ranges.overlaps(first, stop) if ranges is not None else []
         if len(runs) == 1:
             return self.answerable(wait, *runs[0])
-        if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
-            return []
         return [one for run in runs for one in self.answerable(wait, *run)]
 
     def answerable(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
@@ -346,11 +314,6 @@ class BucketPulls(WaitingPulls):
         """Which slices can answer (stop - first) bool: none that was never set."""
         can = super().can(wait, first, stop)
         return can if self._sets.complete else can & ~self._sets.lacking(first, stop)
-
-    def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
-        """Whether any of these slices is at its version: one look, where a wait of many runs would take many."""
-        seen = self.seen(wait, first, stop)
-        return seen is None or bool((seen >= wait.version).any())
 
     def _encoded(
         self, encoded: EncodedValues, first: int, stop: int, entry: AnswerEntry

@@ -33,9 +33,6 @@ AT_ONCE_BYTES: Final = 1 << 20
 MAX_QUEUED_RUNS: Final = 1 << 16
 """Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
 
-ENDED_A_TURN: Final = 256
-"""Tasks of a table that may end in one piece: more than are asked for in one round of the socket."""
-
 WorkStage = Literal["merge", "answer"]
 
 
@@ -90,7 +87,7 @@ class Merger:
         if wait is not None:
             self._add_ids(wait, table, run, table.layout.rows_up, ids)
         if is_due:
-            self.merge_table(table, values.nbytes)
+            self.merge(table, nbytes=values.nbytes)
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
@@ -101,10 +98,7 @@ class Merger:
         taken = [(part, part.accept(slot, step, Segment(first, stop, None))) for part, first, stop in runs]
         for part, accepted in taken:
             for low, high in accepted:
-                if isinstance(part, TableState):
-                    self.merge_table(part)
-                else:
-                    self.merge(part, low, high)
+                self.merge(part, low, high)
 
     def set(self, shard: JobShard, slot: int, run: Run, origin: Hashable) -> None:
         """Sets or restores a run of slices or of a table's chunks, in order with what is pushed. `origin` tells the
@@ -121,7 +115,7 @@ class Merger:
                 is_value = kind == PayloadKind.RESTORED
                 changed_rows = table.restore(slot, run.step, rows, origin, run.first, run.stop, is_value=is_value)
             if changed_rows:
-                self.merge_table(table)
+                self.merge(table)
                 self._answer_range(table, 0, 1)
             return
         bucket = shard.bucket(run.bucket)
@@ -154,12 +148,9 @@ class Merger:
 
     def merge_committed(self, shard: JobShard) -> None:
         """A step was committed: buckets and tables that waited for that are merged."""
-        for table in shard.tables.values():
-            if table.spec.slots:
-                self.merge_table(table)
-        for bucket in shard.buckets.values():
-            if bucket.spec.slots:
-                self.merge(bucket, 0, bucket.count)
+        for part in shard.parts.values():
+            if part.spec.slots:
+                self.merge(part, 0, part.count)
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
         """Answers what a pull asks of buckets, as far as it can be now; for the rest it waits."""
@@ -178,7 +169,7 @@ class Merger:
         """Forgets all work for a job."""
         self.queue.clear()
         for table in shard.tables.values():
-            table.todo.clear()
+            table.to_answer.clear()
 
     def work_once(self) -> bool:
         """The next piece of what is most urgent. True if there was one. A rule that fails ends the job, not the
@@ -195,48 +186,38 @@ class Merger:
             break
         return True
 
-    def _add(self, priority: int, nbytes: int, task: Iterator[None]) -> None:
+    def merge(self, part: Bucket | TableState, first: int = 0, stop: int = 1, nbytes: int = AT_ONCE_BYTES + 1) -> None:
+        """Merges what may have a step complete: slices of a bucket, or a table, to which so many bytes have come."""
+        if isinstance(part, TableState):
+            part.merge_is_due = True
+            self._work_on(part, nbytes)
+            return
+        spec = part.spec.part
+        nbytes = int(spec.bounds[stop] - spec.bounds[first]) if stop - first <= FEW else PIECE_BYTES
+        self._begin(int(spec.priorities[first]), nbytes, self._changing(part, [(first, stop)]))
+
+    def _work_on(self, table: TableState, nbytes: int = PIECE_BYTES) -> None:
+        """A table's work is one task, which goes on until nothing is to be done."""
+        if not table.has_task:
+            table.has_task = True
+            self._begin(table.spec.priority, nbytes, self._working_on(table))
+
+    def _begin(self, priority: int, nbytes: int, task: Iterator[None]) -> None:
+        """Queues a task. The first piece of a small one runs while its message is handled, if nothing else waits: to
+        queue it takes longer."""
+        if not self.queue and nbytes <= AT_ONCE_BYTES:
+            begun = self.clock()
+            try:
+                for _ in task:
+                    break
+                else:
+                    return
+            except Exception as error:  # noqa: BLE001  # a fault ends the shard, not the connection whose message came
+                task = _failing(error)
+            finally:
+                self.at_once_s += self.clock() - begun
         self._turn += 1
-        heapq.heappush(self.queue, (priority if self._priorities else 0, self._turn, nbytes, task))
-
-    def _add_to(self, table: TableState, task: Iterator[None]) -> None:
-        """Queues a task of a table; its tasks run one after the other."""
-        table.todo.append(task)
-        if not table.is_queued:
-            table.is_queued = True
-            self._add(table.spec.priority, PIECE_BYTES, self._working_on(table))
-
-    @staticmethod
-    def _working_on(table: TableState) -> Iterator[None]:
-        """Runs the tasks of a table. Many that end at once, as those of cancelled pulls do, are one piece: else a
-        client that asks and cancels again and again would fill the memory."""
-        ended = 0
-        while table.todo:
-            yield from table.todo.popleft()
-            ended += 1
-            if ended % ENDED_A_TURN == 0:
-                yield
-        table.is_queued = False
-
-    def _ends_at_once(self, task: Iterator[None]) -> bool:
-        """Runs the first piece of a task while its message is handled, since the queue is empty and queueing would take
-        longer. Whether the task has ended."""
-        begun = self.clock()
-        try:
-            for _ in task:
-                return False
-        except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
-            self._add(0, 0, _failing(error))
-        finally:
-            self.at_once_s += self.clock() - begun
-        return True
-
-    def merge(self, bucket: Bucket, first: int, stop: int) -> None:
-        """Merges slices of a bucket that may have a step complete: a few small ones at once, others from the queue."""
-        part, task = bucket.spec.part, self._changing(bucket, [(first, stop)])
-        nbytes = int(part.bounds[stop] - part.bounds[first])
-        if self.queue or nbytes > AT_ONCE_BYTES or stop - first > FEW or not self._ends_at_once(task):
-            self._add(int(part.priorities[first]), min(nbytes, PIECE_BYTES), task)
+        heapq.heappush(self.queue, (priority if self._priorities else 0, self._turn, min(nbytes, PIECE_BYTES), task))
 
     def _changing(self, bucket: Bucket, todo: list[Range]) -> Iterator[None]:
         first = todo[0][0]
@@ -278,43 +259,33 @@ class Merger:
             if passed is not None:
                 self._links.fail(wait.link, wait.request, FailureCode.PASSED, passed)
 
-    def merge_table(self, table: TableState, nbytes: int = AT_ONCE_BYTES) -> None:
-        """Goes on with a table, to which so many bytes have come. A few are merged at once if nothing else waits: to
-        queue it takes longer."""
-        if table.merge_is_due:
-            return
-        merging = self._merging(table)
-        if nbytes >= AT_ONCE_BYTES or self.queue:
-            table.merge_is_due = True
-        elif self._ends_at_once(merging):
-            return
-        self._add_to(table, merging)
-
-    def _merging(self, one: TableState) -> Iterator[None]:
-        one.merge_is_due = False
+    def _working_on(self, table: TableState) -> Iterator[None]:
+        """Merges a table. Long answers go first: their rows are those of one version."""
         try:
-            while (yield from one.merging()):
-                self._answer_range(one, 0, 1)
-                if not one.has_waiting:
-                    return
-                if one.todo:  # Who waits must not wait for as long as gradients come.
-                    self.merge_table(one)
-                    return
+            while table.merge_is_due or table.to_answer:
+                if table.to_answer:
+                    yield from self.answer(*table.to_answer.popleft(), table)
+                    continue
+                table.merge_is_due = False
+                if (yield from table.merging()):
+                    self._answer_range(table, 0, 1)
+                    table.merge_is_due |= table.has_waiting
         except (RuleFailedError, MemoryError) as error:
-            self._fail(error, f"merge step {one.version} of {one.spec.named(0)}")
+            self._fail(error, f"merge step {table.version} of {table.spec.named(0)}")
+        table.has_task = False
 
     def _begin_answer(self, wait: PullWait, table: TableState, version: int) -> None:
         wait.answered(table.spec.number, 0, 1)  # It waits no longer, but for its turn.
-        answering = self.answer(wait, table, version)
         if table.pulls.fits_one_piece(wait):
-            for _ in answering:
+            for _ in self.answer(wait, version, table):
                 pass
         else:
-            self._add_to(table, answering)
+            table.to_answer.append((wait, version))
+            self._work_on(table)
 
     # --- What answers a pull goes into its peer's outbox
 
-    def answer(self, wait: PullWait, table: TableState, version: int) -> Iterator[None]:
+    def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
         """A table's answer to a pull, if it is not given up; stops after each piece of it."""
         if wait.dropped:  # The answer before it may have lost the connection.
             return

@@ -135,7 +135,7 @@ class TableState(TableSteps):
     standard semantics the others get what they have missed when they are next pushed or read.
 
     `updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to nobody:
-    while `is_changing` no pull can be answered. `merge_is_due` while a merge waits in the work queue. `_ahead` has, by
+    while `is_changing` no pull can be answered. `merge_is_due` where something may have to be merged. `_ahead` has, by
     version to come, the values that were set for it, and `_late` those that were set during an update; `_known_sets`
     the chunks of the last calls that set something; `_measured` the last step whose gradient the gate was given.
     """
@@ -162,9 +162,9 @@ class TableState(TableSteps):
         self.pulls = TablePulls(self)
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = 0
-        self.merge_is_due = self.is_queued = False
-        self.todo: deque[Iterator[None]] = deque()
-        """Tasks that wait, in their order. `is_queued`: the merger runs them, one piece at a time."""
+        self.merge_is_due = self.has_task = False
+        self.to_answer: deque[tuple[PullWait, int]] = deque()
+        """Pulls whose answers take long, each with its version. `has_task`: the merger is at work on the table."""
         self.is_changing = False
         self.updated: list[tuple[Array, Array]] = []
         """Indices and values of rows as the last update left them, while nothing else has written rows since: who has

@@ -16,6 +16,7 @@ from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.sums import ADDED
+from weft_kvstore.bucket.update import PIECE_BYTES
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
@@ -157,7 +158,7 @@ def done_by(priorities: Sequence[int], *, by_priority: bool) -> list[str]:
         done.append(name)
 
     for number, priority in enumerate(priorities):
-        merger._add(priority, 0, work("abcdef"[number]))
+        merger._begin(priority, PIECE_BYTES, work("abcdef"[number]))
     while merger.work_once():
         pass
     return done

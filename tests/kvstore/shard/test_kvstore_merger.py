@@ -42,7 +42,7 @@ class Ends(Merger):
         self.answered: list[int] = []
         super().__init__(None, self.failed.append, priorities=True)  # type: ignore[arg-type]  # it has no links
 
-    def answer(self, wait: PullWait, unit: TableState, version: int) -> Iterator[None]:
+    def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
         self.answered.append(wait.request)
         yield
 
@@ -124,7 +124,7 @@ class Loses(Ends):
         super().__init__(lambda *_: None, whole=whole)
         self.waits = [pull_of(number) for number in (1, 2)]
 
-    def answer(self, wait: PullWait, unit: TableState, version: int) -> Iterator[None]:
+    def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
         self.answer_range(wait, self.shard.buckets[0] if self.shard.buckets else None, 0, 1, 1)  # type: ignore[arg-type]
         yield
 

@@ -542,11 +542,11 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             check_answer(wait, description.keys[int(part.key_indices[number])], through)
         answer_range(merger, wait, bucket, first, stop, version)
 
-    def of_unit(merger: Merger, wait: PullWait, unit: TableState, version: int) -> Any:
+    def of_unit(merger: Merger, wait: PullWait, version: int, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
         through = dict(zip(unit.steps.slots, unit.steps.through[:, 0].tolist(), strict=True))
         check_answer(wait, key, through)
-        return answer(merger, wait, unit, version)
+        return answer(merger, wait, version, unit)
 
     patched.setattr(Merger, "answer_range", of_range)
     patched.setattr(Merger, "answer", of_unit)
