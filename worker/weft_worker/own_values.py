@@ -18,7 +18,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.update import RuleFailedError
+from weft_kvstore.bucket.steps import RuleFailedError
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError

@@ -7,5 +7,5 @@ version are answered. All of this works on runs of slices at once, and none of i
 Read `bucket` (the way of a step: what comes, what is refused, what is applied), then its parts: `steps` (which are in),
 `sums` (gradients added in order, and steps that all shards commit together, of which `gate` decides), `update` (the
 arrays, plain and encoded, and the rule), `sets` (values that were set) and `pulls` (which wait, and what answers them).
-What is in `pulls` of a pull is for tables too.
+What pushes and pulls wait for is counted for tables too (`sums.PendingSteps`, `pulls.WaitingPulls`).
 """

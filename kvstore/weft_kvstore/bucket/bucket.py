@@ -16,8 +16,16 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import FEW, Array, Range, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket.pulls import BucketPulls
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.steps import PendingSteps, extremes
-from weft_kvstore.bucket.sums import ADDED, GatedSums, Gradient, PendingSegments, SliceSum, sum_dtype
+from weft_kvstore.bucket.sums import (
+    ADDED,
+    GatedSums,
+    Gradient,
+    PendingSegments,
+    PendingSteps,
+    SliceSum,
+    extremes,
+    sum_dtype,
+)
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, StoreDescription, first_elements, is_given

@@ -10,8 +10,8 @@ import numpy as np
 
 from weft_kvstore.arrays import Alike, Array, Ranges, greatest, ranges_alike, ranges_where
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.steps import BucketSteps, listed
-from weft_kvstore.bucket.update import THE_BARRIER, BucketSpec, BucketUpdate, BucketValues, EncodedValues, UpdateSpec
+from weft_kvstore.bucket.steps import BucketSteps, UpdateSpec, listed
+from weft_kvstore.bucket.update import THE_BARRIER, BucketSpec, BucketUpdate, BucketValues, EncodedValues
 from weft_kvstore.description.records import Mode
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin

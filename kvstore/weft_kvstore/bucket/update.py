@@ -10,14 +10,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kernels.rules.record import Hyper, Rule
-from weft_kernels.run import KernelError
+from weft_kernels.rules.record import Hyper
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
-from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.steps import RULE_ERRORS, UpdateSpec
 from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
 from weft_kvstore.compression import Codec, SliceCodec
 from weft_kvstore.description.form import BARRIER_KEY
-from weft_kvstore.description.records import KeyDescription, Merge, Mode
+from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.sharding import BucketPart
 from weft_kvstore.wire.outbox import BufferSource, Pinnable
@@ -187,65 +186,6 @@ PIECE_BYTES: Final = 1 << 23
 
 THE_BARRIER: Final = "the barrier"
 """What errors call the barrier's key, of which no caller knows."""
-
-
-RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
-"""What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
-
-
-class RuleFailedError(Exception):
-    """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateSpec:
-    """Of bucket `number`, whether its keys are dense or a table. `piece_elements`: elements that the rule updates at
-    once. `gate`: what holds each step until the slots have agreed on it, where they do."""
-
-    number: int
-    slots: tuple[int, ...]
-    update: Update
-    merge: Merge
-    mode: Mode
-    staleness: int
-    rule: Rule
-    hyper: KeyHyper
-    piece_elements: int
-    gate: StepGate | None
-    is_sync: bool = field(init=False)
-    """Whether a step applies once all slots are in, not each slot's by itself."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_sync", self.mode is Mode.SYNC)
-
-    @property
-    def state(self) -> tuple[str, ...]:
-        """The names of the state arrays."""
-        return tuple(self.rule.state) if self.update is Update.RULE else ()
-
-    @property
-    def is_ruled(self) -> bool:
-        """Whether a rule ever updates it."""
-        return self.update is Update.RULE and bool(self.slots)
-
-    @property
-    def holds_at_once(self) -> bool:
-        """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
-        return not self.is_sync or not self.slots
-
-    def key_named(self, slice_: int) -> str:
-        """The words by which an error names the key of a slice."""
-        raise NotImplementedError
-
-    def named(self, slice_: int) -> str:
-        """The words by which an error names a slice."""
-        return self.key_named(slice_)
-
-    def failed(self, step: int, error: Exception, first: int = 0, last: int = 0) -> RuleFailedError:
-        """What to raise where the rule has failed on slices that were computed at once."""
-        where = self.named(first) if last == first else f"{self.named(first)} to {self.named(last)}"
-        detail = str(error) or type(error).__name__  # A MemoryError has no words.
-        return RuleFailedError(f"rule {self.rule.name!r} failed on {where}, step {step}: {detail}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

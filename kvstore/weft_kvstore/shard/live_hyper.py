@@ -10,8 +10,7 @@ import numpy as np
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.steps import BucketSteps
-from weft_kvstore.bucket.update import UpdateSpec
+from weft_kvstore.bucket.steps import BucketSteps, UpdateSpec
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.hyper import HyperScope, HyperTimeline, KeyHyper

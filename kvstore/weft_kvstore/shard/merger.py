@@ -9,7 +9,8 @@ from typing import Final, Literal
 from weft_kvstore.arrays import FEW, Array, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PullWait
-from weft_kvstore.bucket.update import PIECE_BYTES, RuleFailedError
+from weft_kvstore.bucket.steps import RuleFailedError
+from weft_kvstore.bucket.update import PIECE_BYTES
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links

@@ -14,7 +14,8 @@ from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Alike, Array, bytes_of, exact_sum
 from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait, WaitingPulls
 from weft_kvstore.bucket.sets import KnownSets, check_version
-from weft_kvstore.bucket.update import PIECE_ELEMENTS, RULE_ERRORS
+from weft_kvstore.bucket.steps import RULE_ERRORS
+from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.steps import PendingSteps, contradiction
-from weft_kvstore.bucket.update import RULE_ERRORS, UpdateSpec
+from weft_kvstore.bucket.steps import RULE_ERRORS, UpdateSpec, contradiction
+from weft_kvstore.bucket.sums import PendingSteps
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Chunks, Rows, merging

@@ -12,7 +12,7 @@ from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Array, Segment
 from weft_kvstore.bucket.pulls import PullWait
-from weft_kvstore.bucket.update import RuleFailedError
+from weft_kvstore.bucket.steps import RuleFailedError
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
 from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.rows.arrays import RowArrays
