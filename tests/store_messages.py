@@ -70,7 +70,7 @@ REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
     "welcome-listener": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000, listener=DIGEST), None),
     "released": (m.Released(frame=[6, 7]), None),
     "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
-    "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
+    "push-refused": (m.PushRefused(frame=7, segment=1, reason="more than 2 steps ahead"), None),
     "values": (m.Values(8, [(11, 0, 1, 1, True, 0, 3, 12)]), b"abcdefghijkl"),
     "values-arena": (
         m.Values(

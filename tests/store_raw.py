@@ -82,7 +82,7 @@ def row_of(names: Sequence[str], **fields: int) -> tuple[Any, ...]:
 def column(message: Push | Values, name: str) -> list[Any]:
     """One field of all rows of a message."""
     names = SENT if isinstance(message, Push) else ANSWERED
-    return [row[names.index(name)] for row in message.runs]
+    return [row[names.index(name)] for row in message.segments]
 
 
 def changed_rows(message: Any, *changes: dict[str, int], **others: Any) -> Any:
@@ -90,9 +90,9 @@ def changed_rows(message: Any, *changes: dict[str, int], **others: Any) -> Any:
     names = SENT if isinstance(message, Push) else ANSWERED
     rows = [
         row_of(names, **{**dict(zip(names, row, strict=True)), **some})
-        for row, some in zip(message.runs, changes or [{}] * len(message.runs), strict=True)
+        for row, some in zip(message.segments, changes or [{}] * len(message.segments), strict=True)
     ]
-    return msgspec.structs.replace(message, runs=rows, **others)
+    return msgspec.structs.replace(message, segments=rows, **others)
 
 
 def values_of(frame: int, *rows: dict[str, int], **others: Any) -> Values:
@@ -112,8 +112,8 @@ def pull_of(
     compressed: int = 0,
 ) -> Pull:
     """One pull."""
-    runs = [(bucket, first, count, chunks)]
-    return Pull([(request, version, bool(state), reading, bool(compressed), runs)])  # type: ignore[list-item]  # a Reading, or none
+    segments = [(bucket, first, count, chunks)]
+    return Pull([(request, version, bool(state), reading, bool(compressed), segments)])  # type: ignore[list-item]  # a Reading, or none
 
 
 def push_of(
@@ -124,7 +124,7 @@ def push_of(
     first: int | Sequence[int] = 0,
     **fields: int,
 ) -> Push:
-    """A run of each of these lengths, all of one bucket; `first` is that of each run."""
+    """A segment of each of these lengths, all of one bucket; `first` is that of each segment."""
     firsts = [first] * len(nbytes) if isinstance(first, int) else first
     rows = zip(firsts, nbytes, strict=True)
     return Push(frame, [row_of(SENT, bucket=bucket, first=one, nbytes=size, **fields) for one, size in rows])

@@ -1,4 +1,4 @@
-"""Arrays of the host: their bytes, runs of adjacent slices, zeros that take no memory, sums without rounding. Pure."""
+"""Arrays of the host: their bytes, ranges of numbers, zeros that take no memory, sums without rounding. Pure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def greatest(numbers: Array) -> int:
     return max(numbers.ravel().tolist()) if numbers.size <= FEW else int(numbers.max())
 
 
-# --- Sets of numbers as runs of adjacent ones -------------------------------------------------------------------------
+# --- Sets of numbers as ranges of adjacent ones -----------------------------------------------------------------------
 
 
 Range: TypeAlias = tuple[int, int]
@@ -154,7 +154,7 @@ Alike: TypeAlias = tuple[int, int, int]
 
 
 def ranges_alike(values: Array, offset: int = 0) -> list[Alike]:
-    """Runs of equal numbers (n), places numbered from `offset`."""
+    """Ranges of equal numbers (n), places numbered from `offset`."""
     count = len(values)
     if not count:
         return []

@@ -335,7 +335,7 @@ def _candidates(magnitudes: Array, k: int) -> Array | None:
     return indices if indices.size >= k else None
 
 
-# --- A codec over the slices of a bucket, a run or a key --------------------------------------------------------------
+# --- A codec over the slices of a bucket, a segment or a key ----------------------------------------------------------
 
 
 class SliceCodec:
@@ -364,20 +364,20 @@ class SliceCodec:
     ) -> Array:
         """The bytes of slices `first` to before `stop` of these elements; as `Codec.encode` does. None, for a step that
         is skipped or has no gradient: the bytes of zeros, and the residual stays."""
-        run, residual = self._run(first, stop), None
+        bounds, residual = self._bounds_of(first, stop), None
         if elements is None:
-            elements = np.zeros(int(run[-1]), self.codec.dtype)
+            elements = np.zeros(int(bounds[-1]), self.codec.dtype)
         elif self.residual is not None:
             residual = self.residual[self.bounds[first] : self.bounds[stop]]
-        return self.codec.encode(elements, run, residual, scale=scale, out=out)
+        return self.codec.encode(elements, bounds, residual, scale=scale, out=out)
 
     def decode(self, first: int, stop: int, payload: Buffer) -> Array:
         """New elements of these slices. Raises PayloadError."""
-        return self.codec.decode(payload, self._run(first, stop))
+        return self.codec.decode(payload, self._bounds_of(first, stop))
 
-    def _run(self, first: int, stop: int) -> Array:
-        run: Array = self.bounds[first : stop + 1] - self.bounds[first]
-        return run
+    def _bounds_of(self, first: int, stop: int) -> Array:
+        bounds: Array = self.bounds[first : stop + 1] - self.bounds[first]
+        return bounds
 
 
 # --- Residuals in a snapshot: what compression has left out so far, by key and sender ---------------------------------

@@ -149,7 +149,7 @@ def chunks_of(count: int, chunk_rows: int) -> int:
 
 # --- Buckets: keys that a shard stores and updates together -----------------------------------------------------------
 # Keys that are updated alike (same dtype, slots, update, multipliers, compression) are in one bucket, the most urgent
-# first, in one flat array, so that any run of adjacent slices is updated at once. A key that is `whole`, and a table,
+# first, in one flat array, so that any range of slices is updated at once. A key that is `whole`, and a table,
 # are a bucket of their own. Buckets are numbered in the order in which their first keys are described.
 
 
@@ -202,14 +202,16 @@ def codec_of(description: CompressionDescription, dtype: np.dtype[Any]) -> Codec
     return Half(dtype, description.kind.value, residual=description.residual)
 
 
-def _part(keys: Sequence[KeyDescription], slices: Sequence[KeySlices], runs: Sequence[tuple[int, range]]) -> BucketPart:
-    """The slices that a shard has of a bucket: `runs` of the slices of its keys, by index."""
-    counts = [len(run) for _, run in runs]
-    lengths = [slices[key_index].length(index) for key_index, run in runs for index in run]
+def _part(
+    keys: Sequence[KeyDescription], slices: Sequence[KeySlices], ranges: Sequence[tuple[int, range]]
+) -> BucketPart:
+    """The slices that a shard has of a bucket: `ranges` of the slices of its keys, by index."""
+    counts = [len(some) for _, some in ranges]
+    lengths = [slices[key_index].length(index) for key_index, some in ranges for index in some]
     return BucketPart(
-        np.repeat([key_index for key_index, _ in runs], counts),
-        np.concatenate([np.arange(run.start, run.stop) for _, run in runs]),
-        np.repeat([keys[key_index].priority for key_index, _ in runs], counts),
+        np.repeat([key_index for key_index, _ in ranges], counts),
+        np.concatenate([np.arange(some.start, some.stop) for _, some in ranges]),
+        np.repeat([keys[key_index].priority for key_index, _ in ranges], counts),
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
     )
 
@@ -217,13 +219,13 @@ def _part(keys: Sequence[KeyDescription], slices: Sequence[KeySlices], runs: Seq
 # --- Which shard has which slices, and where: a pure function of the description --------------------------------------
 # Bounds of slices depend on shape, dtype and the job's slice size alone, so sums do not depend on the number of shards.
 # Each slice goes to the shard with the fewest bytes so far, so loads differ by at most one slice; within a key, slices
-# of one shard are then made adjacent, so that they travel and are copied as one run. A key that is `whole` has all its
-# slices on one shard. A table is spread by rows, evenly of itself: see `row_layout`.
+# of one shard are then made adjacent, so that they travel and are copied as one segment. A key that is `whole` has all
+# its slices on one shard. A table is spread by rows, evenly of itself: see `row_layout`.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
-    """`shards` is their number. `slices` by key's index; `runs[key][shard]` are the slices that the shard has of the
+    """`shards` is their number. `slices` by key's index; `ranges[key][shard]` are the slices that the shard has of the
     key. `tables`, by key's index, have neither.
 
     `buckets` are groups of keys: key `key_index` is in bucket `bucket_of[key_index]`, and the first slice that
@@ -231,7 +233,7 @@ class Routing:
 
     shards: int
     slices: tuple[KeySlices, ...]
-    runs: tuple[Mapping[int, range], ...]
+    ranges: tuple[Mapping[int, range], ...]
     tables: Mapping[int, RowLayout]
     buckets: tuple[BucketLayout, ...]
     bucket_of: tuple[int, ...]
@@ -247,7 +249,7 @@ def routing_of(description: StoreDescription) -> Routing:
         for key_index, key in enumerate(description.keys)
         if key.rows
     }
-    runs = tuple(_assign(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True))
+    ranges = tuple(_assign(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True))
     groups: dict[Any, list[int]] = {}
     for key_index, key in enumerate(description.keys):
         groups.setdefault(_bucket_key(description, key_index, key), []).append(key_index)
@@ -260,13 +262,13 @@ def routing_of(description: StoreDescription) -> Routing:
         )
         parts: dict[int, BucketPart] = {}
         for shard in range(len(description.shards)):
-            runs_here = [(key_index, runs[key_index][shard]) for key_index in by_priority if shard in runs[key_index]]
+            here = [(key_index, ranges[key_index][shard]) for key_index in by_priority if shard in ranges[key_index]]
             offset = 0
-            for key_index, run in runs_here:
+            for key_index, some in here:
                 first_in_bucket[key_index][shard] = offset
-                offset += len(run)
-            if runs_here:
-                parts[shard] = _part(description.keys, slices, runs_here)
+                offset += len(some)
+            if here:
+                parts[shard] = _part(description.keys, slices, here)
         codecs = [
             None if one is None else codec_of(one, np.dtype(key.dtype))
             for one in codecs_of(key, description.compression)
@@ -274,7 +276,7 @@ def routing_of(description: StoreDescription) -> Routing:
         buckets.append(BucketLayout(number, by_priority, parts, *codecs))
     of_keys = {key_index: bucket.number for bucket in buckets for key_index in bucket.keys}
     bucket_of = tuple(of_keys[key_index] for key_index in range(len(description.keys)))
-    return Routing(len(description.shards), slices, runs, tables, tuple(buckets), bucket_of, first_in_bucket)
+    return Routing(len(description.shards), slices, ranges, tables, tuple(buckets), bucket_of, first_in_bucket)
 
 
 def _assign(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
@@ -289,11 +291,11 @@ def _assign(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> 
         load, shard = loads[0]
         heapq.heapreplace(loads, (load + slices.length(index), shard))
         counts[shard] = counts.get(shard, 0) + 1
-    # The last slice may be the shorter one: it stays where it was assigned, so that shard's run comes last.
+    # The last slice may be the shorter one: it stays where it was assigned, so that shard's range comes last.
     order = sorted(counts, key=lambda one: (one == shard, one))
-    runs: dict[int, range] = {}
+    ranges: dict[int, range] = {}
     begin = 0
     for one in order:
-        runs[one] = range(begin, begin + counts[one])
+        ranges[one] = range(begin, begin + counts[one])
         begin += counts[one]
-    return runs
+    return ranges

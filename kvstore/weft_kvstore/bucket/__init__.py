@@ -2,7 +2,7 @@
 
 Slices of gradients come in by slot. Once all of a step are in, or as they come where slots go on by themselves, their
 sum is measured where the description asks for it, and the update rule changes the values; pulls that wait for the new
-version are answered. All of this works on runs of slices at once, and none of it has sockets, threads or clocks.
+version are answered. All of this works on ranges of slices at once, and none of it has sockets, threads or clocks.
 
 Read `bucket` (the way of a step: what comes, what is refused, what is applied), then its parts: `steps` (which are in),
 `sums` (gradients added in order, and steps that all shards commit together, of which `gate` decides), `update` (the

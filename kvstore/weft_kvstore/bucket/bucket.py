@@ -1,4 +1,4 @@
-"""A bucket of dense keys on a shard: what is in of each step, and is applied, over any run of slices at once. Pure.
+"""A bucket of dense keys on a shard: what is in of each step, and is applied, over any range of slices at once. Pure.
 
 Gradients are taken in as they come (`push`), and wait until those of all slots of their step are there. Then their sum
 updates the values (`advance`), piece by piece. A slice's value is at one version at any time: what is half made is
@@ -31,7 +31,7 @@ from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, StoreDescription, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.sharding import Routing
-from weft_kvstore.wire.codec import ProtocolError, Run
+from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import PayloadKind
 
 # --- A bucket's way through its steps ---------------------------------------------------------------------------------
@@ -83,42 +83,42 @@ class Bucket(PendingSteps):
             detail = f"slices {first} to {first + count - 1} of bucket {self.spec.number}"
             raise ProtocolError(f"{named}: {detail}; this shard has 0 to {self.count - 1}")
 
-    def segments_of(self, run: Run) -> list[Segment]:
-        """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
-        first, stop = run.first, run.first + run.count
-        if not 0 < run.count <= self.count - first:
-            self.check_range(first, run.count, "Push.first")
-        if self._codec is not None and run.payload_kind == PayloadKind.GRADIENT:
-            return [Segment(first, stop, self._decoded(self._codec, run))]
+    def segments_of(self, pushed: PushSegment) -> list[Segment]:
+        """The elements of a segment; their memory is taken over where it is writable. Raises ProtocolError."""
+        first, stop = pushed.first, pushed.first + pushed.count
+        if not 0 < pushed.count <= self.count - first:
+            self.check_range(first, pushed.count, "Push.first")
+        if self._codec is not None and pushed.payload_kind == PayloadKind.GRADIENT:
+            return [Segment(first, stop, self._decoded(self._codec, pushed))]
         bounds, dtype = self.spec.part.bounds, self.update.values.dtype
-        nbytes = run.parts[0].nbytes if len(run.parts) == 1 else sum(part.nbytes for part in run.parts)
+        nbytes = pushed.parts[0].nbytes if len(pushed.parts) == 1 else sum(part.nbytes for part in pushed.parts)
         if bounds[stop] - bounds[first] != nbytes:
-            what = f"{run.count} slices from {first} of bucket {run.bucket}"
+            what = f"{pushed.count} slices from {first} of bucket {pushed.bucket}"
             raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {bounds[stop] - bounds[first]}")
         stops = [stop]
-        if len(run.parts) > 1:
-            ends = np.cumsum([part.nbytes for part in run.parts]) + bounds[first]
+        if len(pushed.parts) > 1:
+            ends = np.cumsum([part.nbytes for part in pushed.parts]) + bounds[first]
             stops = np.searchsorted(bounds, ends).tolist()
             if (bounds[stops] != ends).any():  # A slice lies in two parts.
-                return self.segments_of(run.copied())
+                return self.segments_of(pushed.copied())
         found = []
-        for part, stop in zip(run.parts, stops, strict=True):
+        for part, stop in zip(pushed.parts, stops, strict=True):
             elements: Array = np.frombuffer(part, dtype)
             found.append(Segment(first, stop, elements if elements.flags.aligned else elements.copy()))
             first = stop
         return found
 
-    def _decoded(self, codec: SliceCodec, run: Run) -> Array:
-        """New elements of a run of gradients that came encoded. Raises ProtocolError."""
-        detail = codec.nbytes(run.first, run.stop)
-        if detail != run.payload.nbytes:
-            what = f"{run.count} slices from {run.first} of bucket {run.bucket}, encoded as {codec.codec.name}"
-            raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {detail}")
+    def _decoded(self, codec: SliceCodec, pushed: PushSegment) -> Array:
+        """New elements of a segment of gradients that came encoded. Raises ProtocolError."""
+        detail = codec.nbytes(pushed.first, pushed.stop)
+        if detail != pushed.payload.nbytes:
+            what = f"{pushed.count} slices from {pushed.first} of bucket {pushed.bucket}, encoded as {codec.codec.name}"
+            raise ProtocolError(f"Push.nbytes: {pushed.payload.nbytes} for {what}, not {detail}")
         try:
-            return codec.decode(run.first, run.stop, run.payload)
+            return codec.decode(pushed.first, pushed.stop, pushed.payload)
         except PayloadError as error:
-            where = f"{self.spec.named(run.first + error.slice_)}, step {run.step}"
-            raise ProtocolError(f"payload: {where}, of a run from slice {run.first} on: {error}") from error
+            where = f"{self.spec.named(pushed.first + error.slice_)}, step {pushed.step}"
+            raise ProtocolError(f"payload: {where}, of a segment from slice {pushed.first} on: {error}") from error
 
     def _add_early(self, index: int, step: int, first: int, stop: int) -> None:
         """Adds the gradients of some slices that are next in the order of the sum, where that of a slot is new among
@@ -317,10 +317,12 @@ class Bucket(PendingSteps):
         """In the type of the sum."""
         return segment._replace(elements=segment.elements.astype(self._sum_dtype or segment.elements.dtype, copy=False))
 
-    def reads(self, slot: int, run: Run) -> bool:
-        """Whether gradients of a slot's run that wait for their step are in the client's memory."""
-        pending = self._waiting.get((self.steps.indices.get(slot, -1), run.step))
-        return pending is not None and any(map(_is_elsewhere, pending.within(run.first, run.first + run.count)))
+    def reads(self, slot: int, pushed: PushSegment) -> bool:
+        """Whether gradients of a slot's segment that wait for their step are in the client's memory."""
+        pending = self._waiting.get((self.steps.indices.get(slot, -1), pushed.step))
+        return pending is not None and any(
+            map(_is_elsewhere, pending.within(pushed.first, pushed.first + pushed.count))
+        )
 
     def copy_pending(self, slot: int) -> None:
         """Copies gradients of a slot that are in the client's memory, which is not read after that."""
@@ -360,21 +362,21 @@ def make_bucket(
     called with a key's name, and raises where the job is not wanted any more. Raises ValueError for an initializer that
     there is not."""
     keys = description.keys
-    indices = [index for index in routing.buckets[spec.number].keys if shard in routing.runs[index]]
+    indices = [index for index in routing.buckets[spec.number].keys if shard in routing.ranges[index]]
     dtype = np.dtype(keys[indices[0]].dtype)
     values: Array = (
         np.empty(int(spec.part.bounds[-1]) // dtype.itemsize, dtype) if memory is None else memory.view(dtype)
     )
     given, begin = np.zeros(len(spec.part), np.bool_), 0
     for index in indices:
-        run, slices = routing.runs[index][shard], routing.slices[index]
-        start, stop = slices.start(run.start) // dtype.itemsize, slices.start(run.stop) // dtype.itemsize
+        pushed, slices = routing.ranges[index][shard], routing.slices[index]
+        start, stop = slices.start(pushed.start) // dtype.itemsize, slices.start(pushed.stop) // dtype.itemsize
         for low in range(start, stop, FIRST_ELEMENTS):
             wanted(keys[index].key)
             high = min(low + FIRST_ELEMENTS, stop)
             made = first_elements(keys[index], description.seed, low, high)
             values[begin + low - start : begin + high - start] = made
         first = routing.first_in_bucket[index][shard]
-        given[first : first + len(run)] = is_given(keys[index])
+        given[first : first + len(pushed)] = is_given(keys[index])
         begin += stop - start
     return Bucket(spec, values, given, shared=memory is not None)

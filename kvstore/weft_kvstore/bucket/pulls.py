@@ -14,7 +14,7 @@ from weft_kvstore.bucket.steps import BucketSteps, UpdateSpec, listed
 from weft_kvstore.bucket.update import THE_BARRIER, BucketSpec, BucketUpdate, BucketValues, EncodedValues
 from weft_kvstore.description.records import Mode
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment, Pin
 
 # --- A pull on a shard, until it is answered --------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class PullWait:
         self.priority = priority
         """The call's own: answers to a higher one are sent first."""
         self.entries = 0
-        """How many runs were asked for, of any length: what it costs to look at."""
+        """How many ranges were asked for, of any length: what it costs to look at."""
         self.rows: Any = None
         self.open: dict[int, Ranges] = {}
         self.dropped = False
@@ -104,7 +104,7 @@ class PullWait:
 
 
 class AnswerEntry(NamedTuple):
-    """What a run of values says beside slice numbers: see `messages.Values`."""
+    """What a segment of values says beside slice numbers: see `messages.Values`."""
 
     request: int
     array: int
@@ -113,7 +113,7 @@ class AnswerEntry(NamedTuple):
     compressed: bool = False
 
 
-AnswerRun: TypeAlias = OutRun[AnswerEntry, Pin]
+AnswerSegment: TypeAlias = OutSegment[AnswerEntry, Pin]
 """Slices, or chunks, of an array that answer a pull, on their way. Its owner pins them until they have arrived."""
 
 
@@ -254,10 +254,10 @@ class BucketPulls(WaitingPulls):
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
         """The open slices among these that can answer, by the version that they have for it."""
         ranges = wait.open.get(self._spec.number)
-        runs = ranges.overlaps(first, stop) if ranges is not None else []
-        if len(runs) == 1:
-            return self.answerable(wait, *runs[0])
-        return [one for run in runs for one in self.answerable(wait, *run)]
+        wanted = ranges.overlaps(first, stop) if ranges is not None else []
+        if len(wanted) == 1:
+            return self.answerable(wait, *wanted[0])
+        return [one for low, high in wanted for one in self.answerable(wait, low, high)]
 
     def answerable(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
         """The same among slices that it asks for and that are open."""
@@ -275,7 +275,7 @@ class BucketPulls(WaitingPulls):
             (*some, version) for low, high, version in alike for some in ranges_where(self.can(wait, low, high), low)
         ]
 
-    def answers(self, wait: PullWait, first: int, stop: int, version: int) -> list[AnswerRun]:
+    def answers(self, wait: PullWait, first: int, stop: int, version: int) -> list[AnswerSegment]:
         """What answers it for slices that are `ready`, at a version, pinned until it has arrived."""
         update, entry = self._update, AnswerEntry(wait.request, 0, self._spec.number, version)
         arrays: Iterable[tuple[BucketValues, int, int, AnswerEntry]]
@@ -295,10 +295,10 @@ class BucketPulls(WaitingPulls):
                 if high - low > 1 and priority != all_priorities[high - 1]:
                     priorities = all_priorities[low:high] - ahead
                 pin = Pin(held, part, high - low, first=low)
-                run: AnswerRun = OutRun(
+                segment: AnswerSegment = OutSegment(
                     entry, low, bounds, held.source, priority=priority - ahead, owner=pin, priorities=priorities
                 )
-                found.append(run)
+                found.append(segment)
         return found
 
     def _is_previous(self, wait: PullWait, first: int, stop: int, version: int) -> bool:

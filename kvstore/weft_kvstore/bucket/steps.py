@@ -80,7 +80,7 @@ class UpdateSpec:
         return RuleFailedError(f"rule {self.rule.name!r} failed on {where}, step {step}: {detail}")
 
 
-# --- Which steps are in: numbers alone, over any run of slices at once ------------------------------------------------
+# --- Which steps are in: numbers alone, over any range of slices at once ----------------------------------------------
 
 
 def contradiction(*, before: bool) -> str:

@@ -29,8 +29,8 @@ from weft_kvstore.wire.outbox import BufferSource, Pinnable
 BLOCK_BYTES: Final = 1 << 23
 
 MOST_CUTS: Final = 1 << 20
-"""How much is remembered of how runs of slices lie in blocks, which peers push and pull at each step: numbers of 8
-bytes, `A_CUT` for each run and some for each of its slices."""
+"""How much is remembered of how ranges of slices lie in blocks, which peers push and pull at each step: numbers of 8
+bytes, `A_CUT` for each range and some for each of its slices."""
 
 A_CUT: Final = 64
 

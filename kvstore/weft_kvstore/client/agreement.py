@@ -13,7 +13,7 @@ from weft_kvstore.sharding import Routing
 from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import (
-    MAX_RUNS,
+    MAX_ENTRIES,
     Barrier,
     Commit,
     Hyper,
@@ -57,8 +57,8 @@ class BarrierOperation(Operation):
         self._measured.pop(shard, None)  # It says it again.
         key_indices = self.reads
         messages: list[Message] = [
-            Barrier(self.number, self.step, list(key_indices[begin : begin + MAX_RUNS]))
-            for begin in range(0, max(len(key_indices), 1), MAX_RUNS)
+            Barrier(self.number, self.step, list(key_indices[begin : begin + MAX_ENTRIES]))
+            for begin in range(0, max(len(key_indices), 1), MAX_ENTRIES)
         ]
         self.pending[shard] = len(messages) + 2 * self._commits
         return [*messages, Measure(self.number, self.step)] if self._commits else messages

@@ -24,7 +24,7 @@ from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.sharding import MOST_ROWS_A_CALL
 from weft_kvstore.store import Pulled, StepOutcome, Store, joined_pulls
-from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
+from weft_kvstore.wire.messages import MAX_ENTRIES, PayloadKind, Reading
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
@@ -139,7 +139,7 @@ class StoreCalls(Store):
         priority: int = 0,
     ) -> StoreFuture[Any]:
         """Gradients of `step`, and the values that have seen them, in one message, which ends with these. It takes at
-        most `MAX_RUNS` keys."""
+        most `MAX_ENTRIES` keys."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
         self._submit(
             KeyOperation(
@@ -184,10 +184,10 @@ class StoreCalls(Store):
             keys = self._keys.key_set(keys, "pull_state" if state else "pull")
             if out is not None:
                 out = self._fitting(keys, out, f"pull of {keys}, version {version}", writable=True)
-        if len(keys.names) > MAX_RUNS:  # More than one message may name.
+        if len(keys.names) > MAX_ENTRIES:  # More than one message may name.
             parts = []
-            for begin in range(0, len(keys.names), MAX_RUNS):
-                some = slice(begin, begin + MAX_RUNS)
+            for begin in range(0, len(keys.names), MAX_ENTRIES):
+                some = slice(begin, begin + MAX_ENTRIES)
                 part = self.pull(
                     self._keys.key_set(keys.names[some], "pull"),
                     version,

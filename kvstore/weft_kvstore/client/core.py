@@ -26,9 +26,9 @@ from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import SETS_KEPT, STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.store import StepOutcome
-from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_runs
+from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_segments
 from weft_kvstore.wire.messages import (
-    MAX_RUNS,
+    MAX_ENTRIES,
     Acknowledge,
     Because,
     Bye,
@@ -233,8 +233,8 @@ class ClientCore:
         """Hands an operation to the links."""
         for shard in operation.pending:
             link = self.links[shard]
-            for run in operation.runs.get(shard, ()):
-                link.outbox.put(run)
+            for segment in operation.segments.get(shard, ()):
+                link.outbox.put(segment)
             if operation.is_request and not (operation.is_pull and shard not in operation.asked):
                 link.requests[operation.number] = operation
                 link.new_requests.append(operation)
@@ -321,7 +321,7 @@ class ClientCore:
             else:
                 raise ProtocolError("Values.at: the shard shares no memory")
         operation = None
-        for request, received in value_runs(values, parts):
+        for request, received in value_segments(values, parts):
             operation = link.requests.get(request)
             if operation is not None:  # Else it has failed or was cancelled.
                 ended = operation.received(shard, operation.write(shard, received))
@@ -332,7 +332,7 @@ class ClientCore:
                     self.end(operation, operation.result(), None)
         if operation is not None and shard in operation.pending:
             operation.is_partial = True
-        total = sum(map(nbytes_of, values.runs))
+        total = sum(map(nbytes_of, values.segments))
         link.frames_received += 1
         link.payload_bytes_received += total
         if values.at:
@@ -348,18 +348,20 @@ class ClientCore:
             self._end_arrived(now)
 
     def _delivered(self, link: ClientLink, fragments: Sequence[SentFragment]) -> None:
-        for run, _, count, *_ in fragments:
-            owner = run.owner
-            if not run.cancelled and owner.arrived(link.shard, count):
+        for segment, _, count, *_ in fragments:
+            owner = segment.owner
+            if not segment.cancelled and owner.arrived(link.shard, count):
                 self.end(owner, owner.result(), owner.refusal)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
-        """A run was refused. One of several calls is sent again, call by call: most of them are right."""
+        """A segment was refused. One of several calls is sent again, call by call: most of them are right."""
         frame = link.outbox.frames.get(message.frame)
-        refused = [] if frame is None else [one for one in frame.fragments if one.row == message.run]
+        refused = [] if frame is None else [one for one in frame.fragments if one.row == message.segment]
         if not refused:
-            raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
-        operation, *others = {fragment.run.owner: None for fragment in refused}
+            raise ProtocolError(
+                f"PushRefused.segment: segment {message.segment} of frame {message.frame} is not under way"
+            )
+        operation, *others = {fragment.segment.owner: None for fragment in refused}
         if not others:
             error = StoreRefusedError(f"{self.name_of(operation)}: {link.name}: {message.reason}")
             if operation.sets:
@@ -367,10 +369,10 @@ class ClientCore:
             else:
                 self.end(operation, None, error)
             return
-        for run in link.outbox.requeue_row(message.frame, message.run):
-            run.entry = run.entry._replace(request=run.owner.number)
-            if not run.owner.ended:
-                run.owner.runs[link.shard].append(run)
+        for segment in link.outbox.requeue_segment(message.frame, message.segment):
+            segment.entry = segment.entry._replace(request=segment.owner.number)
+            if not segment.owner.ended:
+                segment.owner.segments[link.shard].append(segment)
 
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now
@@ -394,7 +396,7 @@ class ClientCore:
         if asked := self._end_overdue(now) + self._log_long_wait(now):
             for link in self.links:
                 if here := [number for number in asked if number in link.requests]:
-                    link.say(Why(here[:MAX_RUNS]))
+                    link.say(Why(here[:MAX_ENTRIES]))
         due_at = min([one.due_at for one, *_ in self._leaving], default=math.inf)
         due_at = min(due_at, next((one.due_at for one in self.open.values()), math.inf))
         ask_at = next((one.due_at for one in self.open.values() if one.number > self._asked), math.inf)
@@ -461,10 +463,10 @@ class ClientCore:
         if error is not None and self._withdraw(operation, error):
             self._leaving.append(self.outcomes[-1])
             self.outcomes.pop()
-        for runs in operation.runs.values():
-            for run in runs:
-                run.cancelled = True  # A connection that breaks now need not bring it again.
-        operation.runs = {}  # Breaks a reference cycle, so that its arrays are freed at once.
+        for segments in operation.segments.values():
+            for segment in segments:
+                segment.cancelled = True  # A connection that breaks now need not bring it again.
+        operation.segments = {}  # Breaks a reference cycle, so that its arrays are freed at once.
         if isinstance(result, StepOutcome):
             self.encoders.follow(result)
         if error is None and operation.ends_step is not None:
@@ -506,8 +508,8 @@ class ClientCore:
                     is_leaving = True
                 else:
                     self.to_close.add(shard)
-            for run in operation.runs.get(shard, ()):
-                link.outbox.cancel(run)
+            for segment in operation.segments.get(shard, ()):
+                link.outbox.cancel(segment)
             if not operation.outlives_failure and link.requests.pop(operation.number, None) is not None:
                 for message in operation.withdraw(shard):
                     link.say(message)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
-from weft_kvstore.client.plan import KeySet, PlanRun
+from weft_kvstore.client.plan import KeySet, PlanSegment
 from weft_kvstore.compression import Codec, SliceCodec
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
@@ -17,20 +17,20 @@ from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import LossScale, StepOutcome
 
-# --- The bytes of a run of gradients that travel encoded: each slice's are made when they first leave, and kept -------
+# --- The bytes of a segment of gradients that travel encoded: each slice's are made when they first leave, and kept ---
 # A frame is filled at the moment of sending, so the first frame waits for its own slices alone, and what overtakes is
 # encoded first.
 
 
-class EncodedRun:
-    """A `Source` of a run of `arrays`, gradients of a step by their position in the call, with the encoder of each that
-    keeps a residual. Slices leave in their order, so that the first `_made` of them have bytes."""
+class EncodedSegment:
+    """A `Source` of a segment of `arrays`, gradients of a step by their position in the call, with the encoder of each
+    that keeps a residual. Slices leave in their order, so that the first `_made` of them have bytes."""
 
-    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_kept", "_made", "_run", "_scale", "_step")
+    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_kept", "_made", "_scale", "_segment", "_step")
 
     def __init__(
         self,
-        run: PlanRun,
+        segment: PlanSegment,
         codec: SliceCodec,
         arrays: Sequence[Array],
         encoders: Sequence[KeyEncoder | None],
@@ -39,7 +39,7 @@ class EncodedRun:
         scale: float,
     ) -> None:
         """`scale`: what gradients that keep a residual are divided by."""
-        self._run = run
+        self._segment = segment
         self._codec = codec
         self._arrays = arrays
         self._encoders = encoders
@@ -47,7 +47,7 @@ class EncodedRun:
         self._scale = scale
         self._kept = {
             part.position: kept
-            for part in run.parts
+            for part in segment.parts
             if (one := encoders[part.position]) is not None and (kept := one.failed.get(step))
         }
         """By position of a key: the bytes of slices that were encoded when the step was pushed before."""
@@ -62,19 +62,19 @@ class EncodedRun:
 
     def keep(self) -> None:
         """Its push has failed: what was encoded is sent again as it is."""
-        run, begins = self._run, self._codec.begins.tolist()
-        for part, origin, end in zip(run.parts, run.part_slices, run.part_slices[1:], strict=False):
+        segment, begins = self._segment, self._codec.begins.tolist()
+        for part, origin, end in zip(segment.parts, segment.part_slices, segment.part_slices[1:], strict=False):
             encoder = self._encoders[part.position]
             if encoder is not None:
                 for one in range(origin, min(end, self._made)):
                     encoder.failed[self._step][part.first + one - origin] = self._buffer[begins[one] : begins[one + 1]]
 
     def _encode(self, first: int, stop: int) -> int:
-        """Encodes slices of the run that are of one key. The first one behind them."""
-        run, begins = self._run, self._codec.begins
-        number = bisect_right(run.part_slices, first) - 1
-        stop = min(stop, run.part_slices[number + 1])
-        part, origin = run.parts[number], run.part_slices[number]
+        """Encodes slices of the segment that are of one key. The first one behind them."""
+        segment, begins = self._segment, self._codec.begins
+        number = bisect_right(segment.part_slices, first) - 1
+        stop = min(stop, segment.part_slices[number + 1])
+        part, origin = segment.parts[number], segment.part_slices[number]
         at = part.first + first - origin
         if kept := self._kept.get(part.position):
             if at in kept:

@@ -15,7 +15,7 @@ from weft_kvstore.same_host.memory import SharedFrames, SharedMemory
 from weft_kvstore.settings import COPIED_BYTES, LinkSettings, is_loopback
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import (
-    MAX_RUNS,
+    MAX_ENTRIES,
     NOBODY,
     Acknowledge,
     Cancel,
@@ -51,13 +51,13 @@ def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]
             continue
         if not request.is_pull:
             messages += request.ask(shard)
-        elif runs := request.asked.get(shard):
-            if len(runs) > room or request.priority != pull.priority:
-                pull, room = Pull([], request.priority), MAX_RUNS
+        elif ranges := request.asked.get(shard):
+            if len(ranges) > room or request.priority != pull.priority:
+                pull, room = Pull([], request.priority), MAX_ENTRIES
                 messages.append(pull)
-            room -= len(runs)
+            room -= len(ranges)
             state, compressed = request.names is not None, request.may_be_compressed
-            pull.asks.append((request.number, request.version, state, request.reading, compressed, runs))
+            pull.asks.append((request.number, request.version, state, request.reading, compressed, ranges))
     return messages
 
 
@@ -67,9 +67,9 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
     pull does not see a push that was made after it. Calls are numbered as they are made."""
     last, first = 0, pull.asks[0][0]
     for one in frame.fragments:  # Loops, as a generator would be a frame of its own for each.
-        if one.run.entry.chunks:
+        if one.segment.entry.chunks:
             return True
-        last = max(last, one.run.owner.number)
+        last = max(last, one.segment.owner.number)
     for ask in pull.asks:
         first = min(first, ask[0])
     return is_short and last <= first
@@ -283,7 +283,7 @@ class ClientLink:
         while frame is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes
-            receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
+            receipts, self.acknowledge = self.acknowledge[:MAX_ENTRIES], self.acknowledge[MAX_ENTRIES:]
             self.sent += 1
             at = self.shared.put(frame) if outbox.shared else []
             if at:
@@ -295,7 +295,7 @@ class ClientLink:
                 return True
             frame, pull = outbox.fill(now, most) if outbox.queued_slices else None, None
         while self.acknowledge:  # No frame leaves that could say it.
-            receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
+            receipts, self.acknowledge = self.acknowledge[:MAX_ENTRIES], self.acknowledge[MAX_ENTRIES:]
             self.say(Acknowledge(receipts))
         return False
 
@@ -306,9 +306,9 @@ class ClientLink:
         self.acknowledge.clear()
         self.listener, self.may_share = b"", False
         self.share(None, taken=False)
-        for run in self.outbox.requeue():
-            if not run.owner.ended:
-                run.owner.runs[self.shard].append(run)
+        for segment in self.outbox.requeue():
+            if not segment.owner.ended:
+                segment.owner.segments[self.shard].append(segment)
         self.sent, self.received = 1, 0
         hello = msgspec.structs.replace(self.hello, session=self.session, loopback=self.outbox.loopback, boot=self.boot)
         self._hello = encode(hello, None, self.sent)
@@ -328,7 +328,7 @@ class ClientLink:
         """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no
         socket's, and what more than one array is in is a copy."""
         return any(
-            frame.nbytes >= COPIED_BYTES and frame.fragments[0].run.owner is operation
+            frame.nbytes >= COPIED_BYTES and frame.fragments[0].segment.owner is operation
             for number, frame in self.outbox.frames.items()
             if number not in self.shared.frames
         )

@@ -10,14 +10,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
-from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, source_of
+from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
+from weft_kvstore.client.plan import KeyPlan, KeySet, PlanSegment, source_of
 from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
-from weft_kvstore.wire.codec import ProtocolError, ValueRun
+from weft_kvstore.wire.codec import ProtocolError, ValueSegment
 from weft_kvstore.wire.messages import (
     NOBODY,
     Cancel,
@@ -28,7 +28,7 @@ from weft_kvstore.wire.messages import (
     Reading,
     SentEntry,
 )
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Source
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment, Source
 
 CALLS: Final = {
     PayloadKind.GRADIENT: ("push", "step", "gradient"),
@@ -41,14 +41,14 @@ CALLS: Final = {
 Answer: TypeAlias = Done | Measured
 """What a shard says of a request that is no pull."""
 
-SentRun: TypeAlias = "OutRun[SentEntry, Operation]"
+SentSegment: TypeAlias = "OutSegment[SentEntry, Operation]"
 
 
 class Operation:
     """What a call has begun. The core begins and ends it, and sends; whoever does the I/O ends the future.
 
-    It sends `runs`, by shard. Where it `is_request`, shards answer it by its `number`, and it is said again on each new
-    connection until they have. Pushes and pulls of rows are in `row_operation`, barriers and changes of
+    It sends `segments`, by shard. Where it `is_request`, shards answer it by its `number`, and it is said again on each
+    new connection until they have. Pushes and pulls of rows are in `row_operation`, barriers and changes of
     hyper-parameters in `agreement`.
     """
 
@@ -103,11 +103,11 @@ class Operation:
     """How many parts are missing from each shard; it ends when none is. Set where it is begun."""
     waits_for: dict[int, str] = {}  # noqa: RUF012
     """What shards said that it waits for."""
-    runs: dict[int, list[SentRun]] = {}  # noqa: RUF012
+    segments: dict[int, list[SentSegment]] = {}  # noqa: RUF012
 
     def __init__(self, future: StoreFuture[Any]) -> None:
         self.future = future
-        self.runs = {}
+        self.segments = {}
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes what is to be sent. How many parts each shard has of it, where it has some. `encoders`: where gradients
@@ -126,7 +126,7 @@ class Operation:
             return ()
         raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is not answered so")
 
-    def write(self, shard: int, received: ValueRun) -> int:
+    def write(self, shard: int, received: ValueSegment) -> int:
         """Copies slices, or chunks, to where they belong. Returns how many of them were new. Raises ProtocolError where
         they are not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
@@ -213,7 +213,7 @@ class KeyOperation(Operation):
 
     _encoders: GradientEncoders | None = None
     """Set while they have begun this step."""
-    _encoded: list[EncodedRun]
+    _encoded: list[EncodedSegment]
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class KeyOperation(Operation):
                 self.pushes = step
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
-        """Makes the arrays that the caller will own, and the runs that it sends."""
+        """Makes the arrays that the caller will own, and the segments that it sends."""
         plan = self._plan = self.keys.made or self.keys.plan(routing)
         count = 1
         if self.is_pull:
@@ -274,71 +274,79 @@ class KeyOperation(Operation):
                 and not self._as_kept
             )
         if self.payload_kind is not None:
-            self._make_runs(plan, encoders)
+            self._make_segments(plan, encoders)
             self._missing = plan.total
         if count == 1:
             return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
 
-    def _make_runs(self, plan: KeyPlan, encoders: GradientEncoders | None) -> None:
+    def _make_segments(self, plan: KeyPlan, encoders: GradientEncoders | None) -> None:
         kind, arrays, ahead = self.payload_kind, self.arrays, self.priority * CALL_PRIORITY
         assert kind is not None
-        number = NOBODY if kind is _GRADIENT else self.number  # Gradients of several calls are one run.
-        self.runs = {}
+        number = NOBODY if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
+        self.segments = {}
         if encoders is not None and plan.has_pushed and kind is _GRADIENT:
             self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []
-        for shard, runs in plan.runs.items():
-            mine = self.runs[shard] = []
-            for run in runs:
+        for shard, segments in plan.segments.items():
+            mine = self.segments[shard] = []
+            for segment in segments:
                 source: Source
-                if self._encoders is None or run.pushed is None:
-                    bounds, source = run.bounds, source_of(run, arrays)
+                if self._encoders is None or segment.pushed is None:
+                    bounds, source = segment.bounds, source_of(segment, arrays)
                 else:
-                    bounds = run.pushed.begins
+                    bounds = segment.pushed.begins
                     scale = self._encoders.scale
-                    source = EncodedRun(run, run.pushed, arrays, self._key_encoders, step=self.step, scale=scale)
+                    source = EncodedSegment(
+                        segment, segment.pushed, arrays, self._key_encoders, step=self.step, scale=scale
+                    )
                     self._encoded.append(source)
-                entry = SentEntry(kind, number, run.bucket, self.step, self.array)
-                priorities = run.priorities if run.priorities is None or not ahead else run.priorities - ahead
+                entry = SentEntry(kind, number, segment.bucket, self.step, self.array)
+                priorities = segment.priorities
+                if priorities is not None and ahead:
+                    priorities = priorities - ahead
                 mine.append(
-                    OutRun(
+                    OutSegment(
                         entry,
-                        run.first,
+                        segment.first,
                         bounds,
                         source,
-                        priority=run.priority - ahead,
+                        priority=segment.priority - ahead,
                         owner=self,
                         priorities=priorities,
                     )
                 )
 
-    def write(self, shard: int, received: ValueRun) -> int:
+    def write(self, shard: int, received: ValueSegment) -> int:
         if not self.is_pull:
             return super().write(shard, received)
         array, bucket, version, first, count, payload, compressed, _ = received
         if version != self.version:
             self.check_version(version)
         plan = self._plan
-        runs = plan.of_bucket.get((shard, bucket))
-        run = None
-        if runs:
-            run = runs[0] if len(runs) == 1 else runs[max(bisect_right(runs, first, key=_FIRST) - 1, 0)]
-        if run is None or first < run.first or first + count > run.first + run.count or array >= len(self._arrays):
+        segments = plan.of_bucket.get((shard, bucket))
+        segment = None
+        if segments:
+            at = 0 if len(segments) == 1 else max(bisect_right(segments, first, key=_FIRST) - 1, 0)
+            segment = segments[at]
+        beyond = segment is None or first < segment.first or first + count > segment.first + segment.count
+        if segment is None or beyond or array >= len(self._arrays):
             asked = [f"slices {one} to {one + n - 1} of bucket {of}" for of, one, n, _ in self.asked.get(shard, [])[:4]]
             raise ProtocolError(
                 f"Values.first: {_slices(received)}, array {array}; {self} asks shard {shard} for "
                 f"{', '.join(asked) or 'none'} and {len(self._arrays)} arrays"
             )
-        first -= run.first
-        is_whole = count == run.count
-        start, end = (0, run.starts[-1]) if is_whole else (int(run.bounds[first]), int(run.bounds[first + count]))
+        first -= segment.first
+        is_whole = count == segment.count
+        start, end = 0, segment.starts[-1]
+        if not is_whole:
+            start, end = int(segment.bounds[first]), int(segment.bounds[first + count])
         if compressed:
-            payload = self._decoded(run, received, payload)
+            payload = self._decoded(segment, received, payload)
         if end - start != payload.nbytes:
             detail = f"{_slices(received)} have {end - start} in {self}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
-        run.write(start, end, payload, self._arrays[array])
-        first += run.begin
+        segment.write(start, end, payload, self._arrays[array])
+        first += segment.begin
         if self._versions is not None:
             self._versions[first : first + count] = version
         first += array * plan.total
@@ -346,18 +354,18 @@ class KeyOperation(Operation):
         self._received[first : first + count] = b"\1" * count
         return fresh
 
-    def _decoded(self, run: PlanRun, received: ValueRun, payload: memoryview) -> memoryview:
+    def _decoded(self, segment: PlanSegment, received: ValueSegment, payload: memoryview) -> memoryview:
         """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
-        if run.pulled is None or not self.may_be_compressed:
+        if segment.pulled is None or not self.may_be_compressed:
             raise ProtocolError(f"Values.compressed: {_slices(received)} travel as they are in {self}")
-        begin, end = received.first - run.first, received.stop - run.first
-        expected = run.pulled.nbytes(begin, end)
+        begin, end = received.first - segment.first, received.stop - segment.first
+        expected = segment.pulled.nbytes(begin, end)
         if expected != payload.nbytes:
             raise ProtocolError(
                 f"Values.nbytes: {payload.nbytes}, {_slices(received)}, encoded, have {expected} in {self}"
             )
         try:
-            return bytes_of(run.pulled.decode(begin, end, payload))
+            return bytes_of(segment.pulled.decode(begin, end, payload))
         except PayloadError as error:
             raise ProtocolError(f"payload: {_slices(received)} in {self}: {error}") from error
 
@@ -376,9 +384,9 @@ class KeyOperation(Operation):
         for."""
         assert self._versions is not None
         found: list[list[Array]] = [[] for _ in self.keys.names]
-        for run in [run for runs in self._plan.runs.values() for run in runs]:
-            slices = self._versions[run.begin : run.begin + run.count]
-            for part, begin, end in zip(run.parts, run.part_slices, run.part_slices[1:], strict=False):
+        for segment in [one for some in self._plan.segments.values() for one in some]:
+            slices = self._versions[segment.begin : segment.begin + segment.count]
+            for part, begin, end in zip(segment.parts, segment.part_slices, segment.part_slices[1:], strict=False):
                 found[part.position].append(slices[begin:end])
         versions = [np.concatenate(some) if some else np.array([self.version]) for some in found]
         return np.array([one.min() for one in versions], np.int64), np.array([one.max() for one in versions], np.int64)
@@ -404,5 +412,5 @@ class KeyOperation(Operation):
         return f"{call} of {self.keys}, version {self.version}"
 
 
-def _slices(received: ValueRun) -> str:
+def _slices(received: ValueSegment) -> str:
     return f"slices {received.first} to {received.stop - 1} of bucket {received.bucket}"

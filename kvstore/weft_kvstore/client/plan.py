@@ -1,4 +1,4 @@
-"""The keys of a call, found and cut for the shards once for all calls that name them: runs of slices, their bytes
+"""The keys of a call, found and cut for the shards once for all calls that name them: segments of slices, their bytes
 as they are sent, and where pulled ones go. Pure.
 """
 
@@ -22,12 +22,12 @@ from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing, RowLayout, row_layout
 from weft_kvstore.wire.outbox import BufferSource, Source
 
-# --- A run of slices that some keys of a call have on a shard ---------------------------------------------------------
+# --- A range of slices that some keys of a call have on a shard -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """What a run has of a key: bytes `start` to `stop` of the value of the key at `position` in the call, from its
+    """What a segment has of a key: bytes `start` to `stop` of the value of the key at `position` in the call, from its
     slice `first` on; `whole` where that is all of it."""
 
     position: int
@@ -38,13 +38,13 @@ class KeyPart:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlanRun:
+class PlanSegment:
     """Adjacent slices of what a shard has of a bucket; in the plan they are numbered from `begin`.
 
-    Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the run, and priority `priorities[i]`; where all have
-    one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i begins
-    at byte `starts[i]` and slice `part_slices[i]` of the run, and the last one ends at the last of these. `pushed` and
-    `pulled`: what its gradients, and its values, may be encoded with; None as they are.
+    Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the segment, and priority `priorities[i]`; where all
+    have one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i
+    begins at byte `starts[i]` and slice `part_slices[i]` of the segment, and the last one ends at the last of these.
+    `pushed` and `pulled`: what its gradients, and its values, may be encoded with; None as they are.
     """
 
     bucket: int
@@ -61,7 +61,7 @@ class PlanRun:
     pulled: SliceCodec | None
 
     def write(self, start: int, stop: int, payload: memoryview, arrays: Sequence[Array]) -> None:
-        """Copies bytes `start` to `stop` of the run to where they belong in a call's C-contiguous arrays."""
+        """Copies bytes `start` to `stop` of the segment to where they belong in a call's C-contiguous arrays."""
         first = bisect_right(self.starts, start) - 1 if start else 0
         for number in range(first, len(self.parts)):
             part, begin, end = self.parts[number], self.starts[number], self.starts[number + 1]
@@ -75,11 +75,11 @@ class PlanRun:
                 break
 
 
-# --- The bytes of a run over the arrays of some keys, without a look at each array before it is sent ------------------
+# --- The bytes of a segment over the arrays of some keys, without a look at each array before it is sent --------------
 
 
 class JoinedArrays:
-    """Parts one behind the other: C-contiguous arrays, or views of some of their bytes. Part i has the run's bytes
+    """Parts one behind the other: C-contiguous arrays, or views of some of their bytes. Part i has the segment's bytes
     `starts[i]` to `starts[i + 1]`."""
 
     __slots__ = ("_parts", "_starts")
@@ -105,32 +105,32 @@ class JoinedArrays:
         return memoryview(self._parts[number]).cast("B")[start - begin : stop - begin]
 
 
-def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
-    """What a run has of the arrays of a call, which are in the order of its keys."""
-    if len(run.parts) == 1:
-        (part,) = run.parts
+def source_of(segment: PlanSegment, arrays: Sequence[Array]) -> Source:
+    """What a segment has of the arrays of a call, which are in the order of its keys."""
+    if len(segment.parts) == 1:
+        (part,) = segment.parts
         memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
         return BufferSource(memory if part.whole else memory[part.start : part.stop])
-    parts: list[Any] = [arrays[part.position] for part in run.parts]
-    for number, part in enumerate(run.parts):
+    parts: list[Any] = [arrays[part.position] for part in segment.parts]
+    for number, part in enumerate(segment.parts):
         if not part.whole:
             parts[number] = memoryview(parts[number]).cast("B")[part.start : part.stop]
-    return JoinedArrays(parts, run.starts)
+    return JoinedArrays(parts, segment.starts)
 
 
-# --- Where the values of some keys lie on the shards, as runs of buckets that are as long as can be -------------------
+# --- Where the values of some keys lie on the shards, as segments of buckets that are as long as can be ---------------
 # Made once for a set of keys and used by every push and pull of them, so that a call does nothing for each slice.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyPlan:
-    """`runs` by shard, and `of_bucket` by shard and bucket, ascending; `asks` is what a pull asks a shard for, (bucket,
-    first slice, slices, 0); `counts` how many slices each shard has, `total` how many there are.
-    `has_pushed` and `has_pulled`: whether gradients, or values, of any of the keys travel encoded.
+    """`segments` by shard, and `of_bucket` by shard and bucket, ascending; `asks` is what a pull asks a shard for,
+    (bucket, first slice, slices, 0); `counts` how many slices each shard has, `total` how many there are. `has_pushed`
+    and `has_pulled`: whether gradients, or values, of any of the keys travel encoded.
     """
 
-    runs: Mapping[int, tuple[PlanRun, ...]]
-    of_bucket: Mapping[tuple[int, int], Sequence[PlanRun]]
+    segments: Mapping[int, tuple[PlanSegment, ...]]
+    of_bucket: Mapping[tuple[int, int], Sequence[PlanSegment]]
     asks: Mapping[int, list[tuple[int, int, int, int]]]
     counts: Mapping[int, int]
     total: int
@@ -144,27 +144,30 @@ def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
     for position, key_index in enumerate(key_indices):
         for shard, first in routing.first_in_bucket[key_index].items():
             here.setdefault((shard, routing.bucket_of[key_index]), []).append((first, position))
-    runs: dict[int, list[PlanRun]] = {}
+    segments: dict[int, list[PlanSegment]] = {}
     total = 0
     for shard, bucket in sorted(here):
         for adjacent in _adjacent(routing, key_indices, shard, sorted(here[shard, bucket])):
-            made = _run(routing, key_indices, adjacent, shard=shard, bucket=bucket, begin=total)
-            runs.setdefault(shard, []).append(made)
+            made = _segment(routing, key_indices, adjacent, shard=shard, bucket=bucket, begin=total)
+            segments.setdefault(shard, []).append(made)
             total += made.count
-    found = {shard: tuple(some) for shard, some in runs.items()}
-    in_order = [run for some in found.values() for run in some]
-    of_bucket: dict[tuple[int, int], list[PlanRun]] = {}
+    found = {shard: tuple(some) for shard, some in segments.items()}
+    in_order = [segment for some in found.values() for segment in some]
+    of_bucket: dict[tuple[int, int], list[PlanSegment]] = {}
     for shard, some in found.items():
-        for run in some:
-            of_bucket.setdefault((shard, run.bucket), []).append(run)
+        for segment in some:
+            of_bucket.setdefault((shard, segment.bucket), []).append(segment)
     return KeyPlan(
-        runs=found,
+        segments=found,
         of_bucket=of_bucket,
-        asks={shard: [(run.bucket, run.first, run.count, 0) for run in some] for shard, some in found.items()},
-        counts={shard: sum(run.count for run in some) for shard, some in found.items()},
+        asks={
+            shard: [(segment.bucket, segment.first, segment.count, 0) for segment in some]
+            for shard, some in found.items()
+        },
+        counts={shard: sum(segment.count for segment in some) for shard, some in found.items()},
         total=total,
-        has_pushed=any(run.pushed is not None for run in in_order),
-        has_pulled=any(run.pulled is not None for run in in_order),
+        has_pushed=any(segment.pushed is not None for segment in in_order),
+        has_pulled=any(segment.pulled is not None for segment in in_order),
     )
 
 
@@ -178,11 +181,11 @@ def _adjacent(
         if first != stop:
             groups.append([])
         groups[-1].append((first, position))
-        stop = first + len(routing.runs[key_indices[position]][shard])
+        stop = first + len(routing.ranges[key_indices[position]][shard])
     return groups
 
 
-def _run(
+def _segment(
     routing: Routing,
     key_indices: Sequence[int],
     keys: Sequence[tuple[int, int]],
@@ -190,20 +193,20 @@ def _run(
     shard: int,
     bucket: int,
     begin: int,
-) -> PlanRun:
+) -> PlanSegment:
     held = routing.buckets[bucket].parts[shard]
     first = keys[0][0]
-    stop = keys[-1][0] + len(routing.runs[key_indices[keys[-1][1]]][shard])
+    stop = keys[-1][0] + len(routing.ranges[key_indices[keys[-1][1]]][shard])
     priorities = held.priorities[first:stop]
     parts = []
     for _, position in keys:
         key_index = key_indices[position]
-        slices, run = routing.slices[key_index], routing.runs[key_index][shard]
-        whole = len(run) == slices.count
-        parts.append(KeyPart(position, run.start, slices.start(run.start), slices.start(run.stop), whole))
+        slices, own = routing.slices[key_index], routing.ranges[key_index][shard]
+        whole = len(own) == slices.count
+        parts.append(KeyPart(position, own.start, slices.start(own.start), slices.start(own.stop), whole))
     starts = [0, *accumulate(part.stop - part.start for part in parts)]
     bounds = held.bounds[first : stop + 1] - held.bounds[first]
-    return PlanRun(
+    return PlanSegment(
         bucket=bucket,
         first=first,
         count=stop - first,

@@ -10,14 +10,14 @@ from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.client.operation import CALLS, Operation, SentRun
+from weft_kvstore.client.operation import CALLS, Operation, SentSegment
 from weft_kvstore.client.plan import TableKey
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.rows.rows import distinct_ids, last_rows, spread_rows, summed_rows
 from weft_kvstore.sharding import Routing, chunks_of
-from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
+from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueSegment
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
-from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun
+from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutSegment
 
 TAKEN_BYTES: Final = 1 << 16
 """A message with so many bytes of rows, which are all that was asked for, becomes the caller's array."""
@@ -124,7 +124,7 @@ class RowOperation(Operation):
             if not source.count and (kind in _ROWS_ALONE or not layout.rows_on(shard)):
                 continue
             chunks = pending[shard] = max(-(-source.count // layout.rows_up), 1)
-            self._run(shard, kind, self.step, chunks, layout.chunk_bytes, source)
+            self._put(shard, kind, self.step, chunks, layout.chunk_bytes, source)
             self._missing += chunks
         return pending
 
@@ -132,21 +132,21 @@ class RowOperation(Operation):
         """How many chunks of ids the shard is sent for what it is asked."""
         layout = self._table.layout
         chunks, chunk_bytes = chunks_of(len(ids), layout.ids_up), layout.ids_up * ID_BYTES
-        self._run(shard, PayloadKind.IDS, self.version, chunks, chunk_bytes, BufferSource(bytes_of(ids)))
+        self._put(shard, PayloadKind.IDS, self.version, chunks, chunk_bytes, BufferSource(bytes_of(ids)))
         self._missing += chunks
         return chunks
 
-    def _run(  # noqa: PLR0917  # as a message has it
+    def _put(  # noqa: PLR0917  # as a message has it
         self, shard: int, kind: PayloadKind, step: int, chunks: int, chunk_bytes: int, source: RowSource | BufferSource
     ) -> None:
         """Chunks that lie one behind the other, each but the last of `chunk_bytes`."""
         bounds: Array = np.arange(chunks + 1) * chunk_bytes
         bounds[-1] = source.nbytes
         entry = SentEntry(kind, self.number, self._bucket, step, chunks)
-        run: SentRun = OutRun(entry, 0, bounds, source, priority=self._ahead, owner=self)
-        self.runs.setdefault(shard, []).append(run)
+        segment: SentSegment = OutSegment(entry, 0, bounds, source, priority=self._ahead, owner=self)
+        self.segments.setdefault(shard, []).append(segment)
 
-    def write(self, shard: int, received: ValueRun) -> int:
+    def write(self, shard: int, received: ValueSegment) -> int:
         """Copies adjacent chunks to where they belong; those that are a whole array, and large, are that array from now
         on."""
         array, bucket, version, first, count, payload, compressed, owned = received

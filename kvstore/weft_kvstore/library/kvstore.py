@@ -46,7 +46,7 @@ from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome
-from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind
+from weft_kvstore.wire.messages import MAX_ENTRIES, PayloadKind
 
 MASTER: Final = "weft.master"
 """In a key's state: the float32 value of a key whose users have 16 bits."""
@@ -343,7 +343,7 @@ class KVStore(RowCalls):
         if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(call))
         keys = self._registry.key_set(key, call, pushes=True)
-        arrays = None if keys.has_half or len(keys.names) > MAX_RUNS else keys.fitting(gradient)
+        arrays = None if keys.has_half or len(keys.names) > MAX_ENTRIES else keys.fitting(gradient)
         outs = None if out is None else keys.fitting(out, writable=True)
         if arrays and (out is None or outs is not None):
 

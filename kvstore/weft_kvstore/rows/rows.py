@@ -136,8 +136,8 @@ def last_rows(ids: Array, values: Array) -> Rows:
 
 
 class Chunks:
-    """Arrays side by side, of which the first has ids, that come in runs of `count` chunks; all but the last chunk have
-    as many rows. What is kept is what has come: a number of chunks that a peer claims takes no memory."""
+    """Arrays side by side, of which the first has ids, that come in segments of `count` chunks; all but the last chunk
+    have as many rows. What is kept is what has come: a number of chunks that a peer claims takes no memory."""
 
     __slots__ = ("_arrived", "_parts", "count")
 
@@ -147,8 +147,8 @@ class Chunks:
         self._parts: dict[int, tuple[Array, ...]] = {}
 
     def add(self, first: int, count: int, chunk_rows: int, arrays: tuple[Array, ...], where: str) -> Sequence[Any]:
-        """Takes in a run of chunks, which ascends, each of them once: the parts in their order, as they came, once all
-        have; none before. Raises PushRefusedError where they do not ascend."""
+        """Takes in a segment of chunks, which ascends, each of them once: the parts in their order, as they came, once
+        all have; none before. Raises PushRefusedError where they do not ascend."""
         new = [number for number in range(first, first + count) if number not in self._arrived]
         parts = {first: arrays}
         if len(new) < count:
@@ -229,7 +229,7 @@ def _common(ids: Array, here: Array) -> tuple[Array, Array, int]:
     elif count > SEARCH_COST * len(here):
         return *_searched(here, ids)[::-1], SEARCH_COST * len(here)
     every = np.concatenate((here, ids))
-    every.sort(kind="stable")  # Of two runs that ascend: one is merged into the other.
+    every.sort(kind="stable")  # Of two sequences that ascend: one is merged into the other.
     (twice,) = (every[1:] == every[:-1]).nonzero()
     if not twice.size:
         return twice, twice, len(every)

@@ -139,7 +139,7 @@ class SpareSpace:
     """Gives out ranges of the offsets `start` to `stop`, the lowest that fits first.
 
     Against a ring: ranges come back in any order, and one slow peer must not hold up the others. The lowest first keeps
-    a steady run in the same pages, which are in the cache and mapped.
+    a steady segment in the same pages, which are in the cache and mapped.
     """
 
     def __init__(self, start: int, stop: int) -> None:
@@ -377,4 +377,4 @@ class SharedFrames:
 
     def is_unread(self, owner: object) -> bool:
         """Whether fragments of this owner have arrived and were not read."""
-        return any(one.run.owner is owner for fragments in self._unread.values() for one in fragments)
+        return any(one.segment.owner is owner for fragments in self._unread.values() for one in fragments)

@@ -41,11 +41,11 @@ def holdings(description: StoreDescription) -> list[list[Holding]]:
             if table is not None:
                 count, parts, nbytes = table.rows_on(shard), f"{table.rows_on(shard):,} rows", table.bytes_on(shard)
             else:
-                run = routing.runs[number].get(shard, range(0))
+                some = routing.ranges[number].get(shard, range(0))
                 count, parts, nbytes = (
-                    len(run),
-                    f"{len(run)} of {slices.count} slices",
-                    slices.length(run.start, len(run)),
+                    len(some),
+                    f"{len(some)} of {slices.count} slices",
+                    slices.length(some.start, len(some)),
                 )
             if count:
                 held.append(Holding(key, parts, nbytes, nbytes * states))

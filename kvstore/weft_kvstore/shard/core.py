@@ -18,7 +18,7 @@ from weft_kvstore.shard.links import Job, Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.tables.state import AskedRows
-from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, parts_at, runs_of
+from weft_kvstore.wire.codec import ProtocolError, PushSegment, decode_request, parts_at, push_segments
 from weft_kvstore.wire.messages import (
     NOBODY,
     Acknowledge,
@@ -171,28 +171,29 @@ class ShardCore:
     # --- Frames of gradients, values and ids
 
     def _push(self, peer: Peer, push: Push, payload: memoryview, now: float) -> None:
-        """Takes in a frame, run by run: each is refused for itself. Raises ProtocolError for what nobody may say."""
+        """Takes in a frame, segment by segment: each is refused for itself. Raises ProtocolError for what nobody may
+        say."""
         peer.arrived(push.acknowledge, now)
         pull = push.pull
-        if pull is not None and any(map(chunks_of, push.runs)):  # Its ids may be in this frame.
+        if pull is not None and any(map(chunks_of, push.segments)):  # Its ids may be in this frame.
             self._pull(peer, pull)
             pull = None
             if peer.identity is None:
                 return
         self.counts.frames_received += 1
         shard, work = peer.shard, self.work
-        runs = self._shared_runs(peer, push) if push.at else runs_of(push, [payload])
+        segments = self._shared_segments(peer, push) if push.at else push_segments(push, [payload])
         newest = -1
-        for number, run in enumerate(runs):
+        for number, segment in enumerate(segments):
             try:
-                kind = run.payload_kind
+                kind = segment.payload_kind
                 if kind == PayloadKind.GRADIENT:
-                    self._rows(peer, run) if run.chunks else work.push(shard, peer.slot, run)
-                    newest = run.step
+                    self._rows(peer, segment) if segment.chunks else work.push(shard, peer.slot, segment)
+                    newest = segment.step
                 elif kind == PayloadKind.IDS:
-                    self._rows(peer, run)
+                    self._rows(peer, segment)
                 elif kind in {PayloadKind.VALUE, PayloadKind.RESTORED, PayloadKind.RESTORED_STATE}:
-                    work.set(shard, peer.slot, run, (peer.hello.process, run.request))
+                    work.set(shard, peer.slot, segment, (peer.hello.process, segment.request))
                 else:
                     raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")
             except PushRefusedError as error:
@@ -202,34 +203,34 @@ class ShardCore:
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer] = None
         if push.at:
-            self.links.read(peer, push.frame, [run for run in runs if run.shared])
+            self.links.read(peer, push.frame, [one for one in segments if one.shared])
         if newest >= 0:
             self.arrived(peer.slot, newest, now)
         if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 
-    def _shared_runs(self, peer: Peer, push: Push) -> list[Run]:
-        """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Runs are
-        copied where more is done with their bytes than arithmetic: there they may be others at each look."""
+    def _shared_segments(self, peer: Peer, push: Push) -> list[PushSegment]:
+        """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Segments
+        are copied where more is done with their bytes than arithmetic: there they may be others at each look."""
         shard, memory = peer.shard, self.links.memory_of(peer)
         if memory is None:
-            for number in range(len(push.runs)):
+            for number in range(len(push.segments)):
                 self._refuse(peer, push, number, "its bytes are in memory that was not brought")
             return []
-        self.counts.shared_received += sum(map(nbytes_of, push.runs))
-        runs = runs_of(push, parts_at(push, memory), shared=True)
-        return [run if shard.reads_in_place(run) else run.copied() for run in runs]
+        self.counts.shared_received += sum(map(nbytes_of, push.segments))
+        segments = push_segments(push, parts_at(push, memory), shared=True)
+        return [segment if shard.reads_in_place(segment) else segment.copied() for segment in segments]
 
-    def _rows(self, peer: Peer, run: Run) -> None:
+    def _rows(self, peer: Peer, segment: PushSegment) -> None:
         """Gradients of rows, or ids of a pull, or both in one."""
-        wait, shard = peer.pulls.get(run.request), peer.shard
+        wait, shard = peer.pulls.get(segment.request), peer.shard
         rows: AskedRows | None = None if wait is None else wait.rows
         before = 0 if rows is None else rows.nbytes
-        if run.payload_kind == PayloadKind.GRADIENT:
+        if segment.payload_kind == PayloadKind.GRADIENT:
             wait = wait if rows is not None and rows.are_pushed else None
-            self.work.push_rows(shard, peer.slot, run, wait)
+            self.work.push_rows(shard, peer.slot, segment, wait)
         elif wait is not None:  # Else it was given up meanwhile.
-            self.work.ask_ids(shard, wait, run)
+            self.work.ask_ids(shard, wait, segment)
         if wait is None or rows is None:
             return
         peer.ids_bytes += rows.nbytes - before
@@ -249,7 +250,7 @@ class ShardCore:
         shard, buckets = peer.shard, peer.shard.buckets
         asked: list[PullWait] = []
         at_once = True
-        for request, version, state, reading, compressed, runs in pull.asks:
+        for request, version, state, reading, compressed, ranges in pull.asks:
             if request in peer.unrepeated:  # What of it the last connection did not bring comes without a word.
                 peer.unrepeated.remove(request)
                 continue
@@ -265,15 +266,15 @@ class ShardCore:
                 compressed=compressed,
                 priority=pull.priority,
             )
-            wait.entries = len(runs)
+            wait.entries = len(ranges)
             asked.append(wait)
             peer.pulls[request] = wait
-            peer.open_entries += len(runs)
+            peer.open_entries += len(ranges)
             if peer.open_entries > MAX_OPEN_PULLS:
-                detail = f"{MAX_OPEN_PULLS} runs of slices are asked for already; wait for some of them"
+                detail = f"{MAX_OPEN_PULLS} ranges of slices are asked for already; wait for some of them"
                 self.links.fail(peer, wait.request, FailureCode.REFUSED, detail)
                 continue
-            for number, first, count, chunks in runs:
+            for number, first, count, chunks in ranges:
                 bucket = buckets.get(number)
                 if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
@@ -361,8 +362,8 @@ class ShardCore:
         links = self.links
         if links.reading and self.work.has_merged:
             self.work.has_merged = False
-            for (peer, frame), runs in list(links.reading.items()):
-                links.read(peer, frame, runs)
+            for (peer, frame), segments in list(links.reading.items()):
+                links.read(peer, frame, segments)
         if not links.waiting:
             return False
         if not self.work.queue or self.work.batch_is_full:

@@ -27,7 +27,7 @@ from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding import KeySlices, routing_of
 from weft_kvstore.tables.state import AskedRows, TableState
 from weft_kvstore.tables.steps import TableSpec
-from weft_kvstore.wire.codec import ProtocolError, Run
+from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import PayloadKind
 
 # --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
@@ -124,10 +124,11 @@ class JobShard:
         if self.shared_memory is not None:
             self.shared_memory.close()
 
-    def reads_in_place(self, run: Run) -> bool:
-        """Whether it does nothing with the bytes of a run but compute: what is checked, or kept, has to be copied."""
-        bucket = self.buckets.get(run.bucket)
-        return run.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.spec.pushed is None
+    def reads_in_place(self, pushed: PushSegment) -> bool:
+        """Whether it does nothing with the bytes of a segment but compute: what is checked, or kept, has to be
+        copied."""
+        bucket = self.buckets.get(pushed.bucket)
+        return pushed.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.spec.pushed is None
 
     def copy_pending(self, slot: int) -> None:
         """Copies what waits of a slot in its memory, which is read no more then."""
@@ -255,9 +256,9 @@ class JobShard:
             number = self._routing.bucket_of[key]
             if number in self.tables:
                 ranges[number] = Ranges((0, 1))
-            elif self.shard in self._routing.runs[key]:
+            elif self.shard in self._routing.ranges[key]:
                 first = self._routing.first_in_bucket[key][self.shard]
-                ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.runs[key][self.shard]))
+                ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.ranges[key][self.shard]))
         return ranges
 
     def replace(self, slot: int) -> None:

@@ -14,7 +14,7 @@ from weft_kvstore.description.check import digest
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Counts, Outgoing, Peer
-from weft_kvstore.wire.codec import ProtocolError, Run, encode
+from weft_kvstore.wire.codec import ProtocolError, PushSegment, encode
 from weft_kvstore.wire.messages import FailureCode, Hello, Message, RefusalCode, Refused, Welcome
 
 # --- How a client begins, and how it ends -----------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class Links:
     `outgoing` collects what is to be sent at once; `waiting` are the peers that may have values or receipts besides.
 
     `listener` is the name of where clients of this host bring their memory, empty where they cannot; `arenas` are what
-    they have brought, while their end is there: see `ArenaListener`. `reading` has the runs of each frame, by its
+    they have brought, while their end is there: see `ArenaListener`. `reading` has the segments of each frame, by its
     client and number, that wait in the client's memory. `leaving` are clients that are gone, while what left for them
     may be read.
     """
@@ -70,7 +70,7 @@ class Links:
         self.counts = Counts()
         self.listener = b""
         self.arenas: Mapping[tuple[bytes, int], Array] = {}
-        self.reading: dict[tuple[Peer, int], list[Run]] = {}
+        self.reading: dict[tuple[Peer, int], list[PushSegment]] = {}
         self.leaving: list[Peer] = []
         self.welcomed: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection on which a Hello was welcomed: the message received last."""
@@ -204,11 +204,11 @@ class Links:
             self.leaving.remove(peer)
             peer.release()
 
-    def read(self, peer: Peer, frame: int, runs: list[Run]) -> None:
-        """These runs of a frame came in the client's memory, which is told once none of them waits there."""
+    def read(self, peer: Peer, frame: int, segments: list[PushSegment]) -> None:
+        """These segments of a frame came in the client's memory, which is told once none of them waits there."""
         buckets = peer.shard.buckets
-        if any(buckets[run.bucket].reads(peer.slot, run) for run in runs):
-            self.reading[peer, frame] = runs
+        if any(buckets[segment.bucket].reads(peer.slot, segment) for segment in segments):
+            self.reading[peer, frame] = segments
         else:
             self.reading.pop((peer, frame), None)
             peer.released.append(frame)

@@ -16,7 +16,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import ProtocolError, Run
+from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
 # --- Merging and answering, the most urgent first and piece by piece --------------------------------------------------
@@ -31,8 +31,8 @@ BATCH_BYTES: Final = 1 << 20
 AT_ONCE_BYTES: Final = 1 << 20
 """So little, of a few slices, is merged where it comes in if nothing else waits: to queue it takes longer."""
 
-MAX_QUEUED_RUNS: Final = 1 << 16
-"""Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
+MAX_QUEUED_SEGMENTS: Final = 1 << 16
+"""Segments of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
 
 WorkStage = Literal["merge", "answer"]
 
@@ -71,80 +71,82 @@ class Merger:
     # --- What comes. All raise ProtocolError for what the shard does not have, and PushRefusedError where it
     # contradicts what is there; what is refused changes nothing.
 
-    def push(self, shard: JobShard, slot: int, run: Run) -> None:
-        """Takes in a run of gradients of slices, and merges them; the payload's memory is taken over."""
-        bucket = shard.buckets[run.bucket] if run.bucket in shard.buckets else shard.bucket(run.bucket)
-        for first, stop in bucket.push(slot, run.step, bucket.segments_of(run)):
+    def push(self, shard: JobShard, slot: int, pushed: PushSegment) -> None:
+        """Takes in a segment of gradients of slices, and merges them; the payload's memory is taken over."""
+        bucket = shard.buckets[pushed.bucket] if pushed.bucket in shard.buckets else shard.bucket(pushed.bucket)
+        for first, stop in bucket.push(slot, pushed.step, bucket.segments_of(pushed)):
             self.merge(bucket, first, stop)
 
-    def push_rows(self, shard: JobShard, slot: int, run: Run, wait: PullWait | None = None) -> None:
-        """Takes in a run of chunks of a push of rows; `wait` is a pull of these rows."""
-        table = shard.tables.get(run.bucket) or shard.table(run.bucket)
-        if wait is not None and (wait.rows.table is not table or run.chunks != (wait.rows.chunks or run.chunks)):
-            detail = f"{wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
+    def push_rows(self, shard: JobShard, slot: int, pushed: PushSegment, wait: PullWait | None = None) -> None:
+        """Takes in a segment of chunks of a push of rows; `wait` is a pull of these rows."""
+        table = shard.tables.get(pushed.bucket) or shard.table(pushed.bucket)
+        if wait is not None and (wait.rows.table is not table or pushed.chunks != (wait.rows.chunks or pushed.chunks)):
+            detail = f"{wait.request} does not ask for {pushed.chunks} chunks of bucket {pushed.bucket}"
             raise ProtocolError(f"Push.request: {detail}")
-        ids, values = table.reader.rows(run)
-        is_due = table.push_rows(slot, run.step, ids, values, run)
+        ids, values = table.reader.rows(pushed)
+        is_due = table.push_rows(slot, pushed.step, ids, values, pushed)
         if wait is not None:
-            self._add_ids(wait, table, run, table.layout.rows_up, ids)
+            self._add_ids(wait, table, pushed, table.layout.rows_up, ids)
         if is_due:
             self.merge(table, nbytes=values.nbytes)
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
         ranges = shard.contributed(keys)
-        runs = [(shard.parts[number], first, stop) for number, some in ranges.items() for first, stop in some]
-        for part, first, stop in runs:  # All before any: what is refused changes nothing.
+        segments = [(shard.parts[number], first, stop) for number, some in ranges.items() for first, stop in some]
+        for part, first, stop in segments:  # All before any: what is refused changes nothing.
             part.check(slot, step, first, stop, pushes=False)
-        taken = [(part, part.accept(slot, step, Segment(first, stop, None))) for part, first, stop in runs]
+        taken = [(part, part.accept(slot, step, Segment(first, stop, None))) for part, first, stop in segments]
         for part, accepted in taken:
             for low, high in accepted:
                 self.merge(part, low, high)
 
-    def set(self, shard: JobShard, slot: int, run: Run, origin: Hashable) -> None:
-        """Sets or restores a run of slices or of a table's chunks, in order with what is pushed. `origin` tells the
+    def set(self, shard: JobShard, slot: int, pushed: PushSegment, origin: Hashable) -> None:
+        """Sets or restores a segment or of a table's chunks, in order with what is pushed. `origin` tells the
         parts of one set from those of another, so that each is taken in once."""
-        kind = run.payload_kind
+        kind = pushed.payload_kind
         is_set = kind == PayloadKind.VALUE
-        if (is_set and run.chunks) or kind == PayloadKind.RESTORED_STATE or run.bucket in shard.tables:
-            table = shard.table(run.bucket)
-            rows = Rows(*table.reader.rows(run))
+        if (is_set and pushed.chunks) or kind == PayloadKind.RESTORED_STATE or pushed.bucket in shard.tables:
+            table = shard.table(pushed.bucket)
+            rows = Rows(*table.reader.rows(pushed))
             if is_set:
-                table.check_set(slot, run.step, origin, run.first, run.stop)
-                changed_rows = table.set(run.step, rows, origin, run.first, run.stop)
+                table.check_set(slot, pushed.step, origin, pushed.first, pushed.stop)
+                changed_rows = table.set(pushed.step, rows, origin, pushed.first, pushed.stop)
             else:
                 is_value = kind == PayloadKind.RESTORED
-                changed_rows = table.restore(slot, run.step, rows, origin, run.first, run.stop, is_value=is_value)
+                changed_rows = table.restore(
+                    slot, pushed.step, rows, origin, pushed.first, pushed.stop, is_value=is_value
+                )
             if changed_rows:
                 self.merge(table)
                 self._answer_range(table, 0, 1)
             return
-        bucket = shard.bucket(run.bucket)
-        (segment,) = bucket.segments_of(run if len(run.parts) == 1 else run.copied())
+        bucket = shard.bucket(pushed.bucket)
+        (segment,) = bucket.segments_of(pushed if len(pushed.parts) == 1 else pushed.copied())
         if is_set:
-            bucket.sets.check(slot, run.step, segment.first, segment.stop, origin)
-            changed = bucket.sets.accept(run.step, segment, origin)
+            bucket.sets.check(slot, pushed.step, segment.first, segment.stop, origin)
+            changed = bucket.sets.accept(pushed.step, segment, origin)
         else:
-            changed = bucket.restore(slot, run.step, run.chunks, segment, origin)
+            changed = bucket.restore(slot, pushed.step, pushed.chunks, segment, origin)
         for first, stop in changed:
             self._answer_range(bucket, first, stop)
             self.merge(bucket, first, stop)
 
-    def ask_ids(self, shard: JobShard, wait: PullWait, run: Run) -> None:
-        """Takes in a run of the ids of a pull, which can be answered once it has all of them."""
+    def ask_ids(self, shard: JobShard, wait: PullWait, pushed: PushSegment) -> None:
+        """Takes in a segment of the ids of a pull, which can be answered once it has all of them."""
         rows = wait.rows
-        if rows is None or rows.table.spec.number != run.bucket or rows.are_pushed or run.chunks != rows.chunks:
+        if rows is None or rows.table.spec.number != pushed.bucket or rows.are_pushed or pushed.chunks != rows.chunks:
             raise ProtocolError(
-                f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
+                f"Push.request: {wait.request} does not ask for {pushed.chunks} chunks of bucket {pushed.bucket}"
             )
         table: TableState = rows.table
-        self._add_ids(wait, table, run, table.layout.ids_up, table.reader.ids(run))
+        self._add_ids(wait, table, pushed, table.layout.ids_up, table.reader.ids(pushed))
 
-    def _add_ids(self, wait: PullWait, table: TableState, run: Run, chunk_rows: int, ids: Array) -> None:
+    def _add_ids(self, wait: PullWait, table: TableState, pushed: PushSegment, chunk_rows: int, ids: Array) -> None:
         """Takes in chunks of the ids of a pull: it is answered once all are here, and its version is."""
-        if not wait.rows.add(run, chunk_rows, ids):
+        if not wait.rows.add(pushed, chunk_rows, ids):
             return
-        wait.want(run.bucket, 0, 1)
+        wait.want(pushed.bucket, 0, 1)
         self._answer_open(wait, table)
 
     def merge_committed(self, shard: JobShard) -> None:
@@ -324,10 +326,10 @@ class Merger:
     def _may_queue(self, wait: PullWait) -> bool:
         """Whether more values may wait for the peer; if not, the pull is refused."""
         peer: Peer = wait.link
-        nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
-        if nbytes <= peer.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
+        nbytes, segments = peer.outbox.queued_bytes, peer.outbox.queued_segments
+        if nbytes <= peer.most_queued + BATCH_BYTES and segments < MAX_QUEUED_SEGMENTS:
             return True
-        detail = f"{nbytes} bytes of values in {runs} runs wait to be fetched already; wait for some of them"
+        detail = f"{nbytes} bytes of values in {segments} segments wait to be fetched already; wait for some of them"
         self._links.fail(peer, wait.request, FailureCode.REFUSED, detail)
         return False
 

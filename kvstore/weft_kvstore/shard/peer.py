@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait
+from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, PullWait
 from weft_kvstore.same_host.memory import SharedFrames
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.codec import encode
 from weft_kvstore.wire.messages import (
-    MAX_RUNS,
+    MAX_ENTRIES,
     Acknowledge,
     Done,
     Failed,
@@ -33,8 +33,8 @@ Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 """A message, and the identity of the connection on which it leaves."""
 
 MAX_OPEN_PULLS: Final = 1 << 16
-"""Pulls, each counted as often as it has runs, that one client may have open: two kinds for each of 32,768 keys.
-With each step that applies the runs of all that wait are looked at."""
+"""Pulls, each counted as often as it has ranges, that one client may have open: two kinds for each of 32,768 keys.
+With each step that applies the ranges of all that wait are looked at."""
 
 MAX_OPEN_MEASURES: Final = 64
 """The same for steps that it asks of: a worker has two under way."""
@@ -69,15 +69,15 @@ class Counts:
 
 def _taken(numbers: list[int]) -> list[int]:
     """As many of these as a message may have, which are taken out."""
-    taken = numbers[:MAX_RUNS]
-    del numbers[:MAX_RUNS]
+    taken = numbers[:MAX_ENTRIES]
+    del numbers[:MAX_ENTRIES]
     return taken
 
 
 class Peer:
     """One client process of a slot, over all its connections. `identity` is its connection's; None while it has none.
 
-    `pulls` are those not answered, `open_entries` the runs that they ask for, `ids_bytes` what their ids take. They
+    `pulls` are those not answered, `open_entries` the ranges that they ask for, `ids_bytes` what their ids take. They
     outlive a connection, as what waits in `outbox` does: on the next one the client repeats those that it still waits
     for, and no others of `unrepeated` are wanted. `failed` pulls are kept until the client, which has heard of it, has
     cancelled them: if it repeats one, that fails again. `acknowledge` are the frames not yet acknowledged, `done`
@@ -105,8 +105,8 @@ class Peer:
         self.ids_bytes = 0
         self.most_queued = MAX_QUEUED_COPIES * shard.nbytes + MAX_QUEUED_TABLES * shard.table_bytes
         """Bytes of values that may wait for it."""
-        self._answers: dict[int, dict[int, AnswerRun]] = {}
-        """The runs of each request that wait in the outbox, by their id()."""
+        self._answers: dict[int, dict[int, AnswerSegment]] = {}
+        """The segments of each request that wait in the outbox, by their id()."""
 
     def connect(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
         """A connection begins, with its message `number`. The process reads nothing of its last one any more."""
@@ -132,9 +132,9 @@ class Peer:
         """The connection is gone. What it has not brought waits for the process's next one."""
         self.identity = None
         self.measures = {}
-        _release(one for frame in self.outbox.frames.values() for one in frame.fragments if one.run.cancelled)
-        for run in self.outbox.requeue():
-            self._answers.setdefault(run.entry.request, {})[id(run)] = run
+        _release(one for frame in self.outbox.frames.values() for one in frame.fragments if one.segment.cancelled)
+        for segment in self.outbox.requeue():
+            self._answers.setdefault(segment.entry.request, {})[id(segment)] = segment
         self.unrepeated = {*self.pulls, *self._answers, *self.failed}
 
     def write(self, outgoing: list[Outgoing], now: float) -> None:
@@ -150,19 +150,19 @@ class Peer:
         outbox = self.outbox
         while outbox.queued_slices and (frame := outbox.fill(now)) is not None:
             for fragment in frame.fragments:
-                run = fragment.run
-                if run.sent == run.count:  # Nothing of it waits any more. A frame may have several fragments of it.
-                    runs = self._answers.get(run.entry.request)
-                    if runs is not None:
-                        runs.pop(id(run), None)
-                        if not runs:
-                            del self._answers[run.entry.request]
+                segment = fragment.segment
+                if segment.sent == segment.count:  # None of it waits. A frame may have several fragments of it.
+                    segments = self._answers.get(segment.entry.request)
+                    if segments is not None:
+                        segments.pop(id(segment), None)
+                        if not segments:
+                            del self._answers[segment.entry.request]
             at = self.shared.put(frame) if outbox.shared else []
             if at:
                 self.counts.shared_sent += frame.nbytes
             self.sent += 1
             self.counts.frames_sent += 1
-            receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
+            receipts, self.acknowledge = self.acknowledge[:MAX_ENTRIES], self.acknowledge[MAX_ENTRIES:]
             values = Values(frame.number, frame.rows, at, receipts)
             outgoing.append((identity, encode(values, None if at else frame.payload(), self.sent)))
         while self.acknowledge:
@@ -173,10 +173,10 @@ class Peer:
         self.sent += 1
         return encode(message, None, self.sent)
 
-    def put(self, run: AnswerRun) -> None:
+    def put(self, segment: AnswerSegment) -> None:
         """Hands a part of an answer over to the outbox."""
-        self.outbox.put(run)
-        self._answers.setdefault(run.entry.request, {})[id(run)] = run
+        self.outbox.put(segment)
+        self._answers.setdefault(segment.entry.request, {})[id(segment)] = segment
 
     def forget(self, wait: PullWait) -> None:
         """A pull is not open any more."""
@@ -187,8 +187,8 @@ class Peer:
     def arrived(self, frames: Sequence[int], now: float) -> None:
         """The client has acknowledged frames. Raises ProtocolError for one that is not under way."""
         for frame in frames:
-            for run, first, count, *_ in self.outbox.acknowledge(frame, now):
-                run.owner.release(run.first + first, count)
+            for segment, first, count, *_ in self.outbox.acknowledge(frame, now):
+                segment.owner.release(segment.first + first, count)
             if self.shared.frames:
                 self.shared.release(frame)
 
@@ -212,9 +212,9 @@ class Peer:
             if wait is not None:
                 self.forget(wait)
                 wait.drop()
-            for run in self._answers.pop(request, {}).values():
-                self.outbox.cancel(run)
-                run.owner.release(run.first + run.sent, run.waiting)
+            for segment in self._answers.pop(request, {}).values():
+                self.outbox.cancel(segment)
+                segment.owner.release(segment.first + segment.sent, segment.waiting)
 
     def close(self) -> None:
         """The process is gone, or replaced: nobody comes back for what it has asked for. What left may be read still,
@@ -234,5 +234,5 @@ class Peer:
 
 
 def _release(fragments: Iterable[Fragment[AnswerEntry, Pin]]) -> None:
-    for run, first, count, *_ in fragments:
-        run.owner.release(run.first + first, count)
+    for segment, first, count, *_ in fragments:
+        segment.owner.release(segment.first + first, count)

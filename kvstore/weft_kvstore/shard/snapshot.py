@@ -304,7 +304,7 @@ def saved(folder: str, name: str, captured: Captured, *, job: str, step: int) ->
 
 
 class KeySpan(NamedTuple):
-    """A key's run of slices in a bucket: slices `first` to `stop` there are its slices from `number` on, and its
+    """A key's slices in a bucket: slices `first` to `stop` there are its slices from `number` on, and its
     elements from `start` on."""
 
     key: str

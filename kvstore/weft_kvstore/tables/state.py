@@ -12,7 +12,7 @@ import numpy as np
 from weft_kernels.rules.record import Hyper
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Alike, Array, bytes_of, exact_sum
-from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait, WaitingPulls
+from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, PullWait, WaitingPulls
 from weft_kvstore.bucket.sets import KnownSets, check_version
 from weft_kvstore.bucket.steps import RULE_ERRORS
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
@@ -24,8 +24,8 @@ from weft_kvstore.rows.rows import Chunks, Rows, batches, last_rows, own_rows
 from weft_kvstore.rows.storage import Draw, TableRows
 from weft_kvstore.sharding import RowLayout
 from weft_kvstore.tables.steps import TableSpec, TableSteps
-from weft_kvstore.wire.codec import RowReader, Run
-from weft_kvstore.wire.outbox import CALL_PRIORITY, UNPINNED, BufferSource, OutRun
+from weft_kvstore.wire.codec import PushSegment, RowReader
+from weft_kvstore.wire.outbox import CALL_PRIORITY, UNPINNED, BufferSource, OutSegment
 
 MakeRows = Callable[[Array], Array]
 """make(rows): the first values (n, width) of the table's rows (n) int64."""
@@ -52,15 +52,15 @@ class AskedRows:
         self.nbytes = 0
         self._parts: Chunks | None = None
 
-    def add(self, run: Run, chunk_rows: int, ids: Array) -> bool:
-        """Takes in a run of chunks of the ids, each once. True when these were the last that were missing. Raises
+    def add(self, pushed: PushSegment, chunk_rows: int, ids: Array) -> bool:
+        """Takes in a segment of chunks of the ids, each once. True when these were the last that were missing. Raises
         PushRefusedError where they do not ascend."""
         if self.ids is not None:
             return False
-        self.chunks = run.chunks
-        if run.count < run.chunks:
-            self._parts = self._parts or Chunks(run.chunks)
-            parts = self._parts.add(run.first, run.count, chunk_rows, (ids,), "ids of a pull")
+        self.chunks = pushed.chunks
+        if pushed.count < pushed.chunks:
+            self._parts = self._parts or Chunks(pushed.chunks)
+            parts = self._parts.add(pushed.first, pushed.count, chunk_rows, (ids,), "ids of a pull")
             self.nbytes += ids.nbytes
             if not parts:
                 return False
@@ -97,7 +97,7 @@ class TablePulls(WaitingPulls):
     def _lacks(self, wait: PullWait) -> bool:
         return self._table.spec.given and self._table.lacks_rows(wait.rows.ids)
 
-    def answers(self, wait: PullWait, version: int) -> Iterator[AnswerRun | None]:
+    def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
         """What answers a pull that is `ready`, at a version; None between two pieces."""
         table, spec, layout = self._table, self._table.spec, self._table.layout
         indices: Array = wait.rows.ids
@@ -117,7 +117,7 @@ class TablePulls(WaitingPulls):
                     rows = yield from table.reading(some, name)
                 bounds = np.array([*range(0, max(rows.nbytes, 1), chunk_rows * layout.row_bytes), rows.nbytes])
                 entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
-                yield OutRun(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
+                yield OutSegment(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
 
     def fits_one_piece(self, wait: PullWait) -> bool:
         """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""

@@ -14,7 +14,7 @@ from weft_kvstore.bucket.sums import PendingSteps
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Chunks, Rows, merging
-from weft_kvstore.wire.codec import Run
+from weft_kvstore.wire.codec import PushSegment
 
 # --- How a table is merged and updated --------------------------------------------------------------------------------
 
@@ -60,19 +60,22 @@ class TableSteps(PendingSteps):
         """How many steps every slot is through with."""
         return int(self.steps.version[0])
 
-    def push_rows(self, slot: int, step: int, ids: Array, values: Array, run: Run) -> bool:
-        """Takes in a run of chunks of a push, each of which counts once: the slot is in when all chunks are. True if
-        there may be something to merge now. Raises PushRefusedError where it contradicts what is there, or itself."""
+    def push_rows(self, slot: int, step: int, ids: Array, values: Array, pushed: PushSegment) -> bool:
+        """Takes in a segment of chunks of a push, each of which counts once: the slot is in when all chunks are. True
+        if there may be something to merge now. Raises PushRefusedError where it contradicts what is there, or
+        itself."""
         whole: Sequence[Rows] = [Rows(ids, values)]
-        if run.count < run.chunks or self.open:
+        if pushed.count < pushed.chunks or self.open:
             self.check(slot, step, 0, 1, pushes=True)
             of, where = (self.steps.indices[slot], step), self._where(slot, step, 0)
             if step < self.steps.arrived[of[0], 0] or of in self._waiting:
                 return False
-            push = self.open.setdefault(of, Chunks(run.chunks))
-            if push.count != run.chunks:
-                raise PushRefusedError(f"{where}: a push of {push.count} parts before and of {run.chunks} now")
-            whole = [Rows(*part) for part in push.add(run.first, run.count, self._chunk_rows, (ids, values), where)]
+            push = self.open.setdefault(of, Chunks(pushed.chunks))
+            if push.count != pushed.chunks:
+                raise PushRefusedError(f"{where}: a push of {push.count} parts before and of {pushed.chunks} now")
+            whole = [
+                Rows(*part) for part in push.add(pushed.first, pushed.count, self._chunk_rows, (ids, values), where)
+            ]
             if not whole:
                 return False
             del self.open[of]

@@ -31,7 +31,7 @@ from weft_kvstore.wire.messages import (
 )
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 14
+FORMAT_VERSION: Final = 15
 NUMBER_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
 
@@ -94,19 +94,19 @@ decode_reply = partial(_decode, reader=_replies)
 
 
 def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) -> None:
-    name, total = type(message).__name__, sum(map(nbytes_of, message.runs))
+    name, total = type(message).__name__, sum(map(nbytes_of, message.segments))
     received = sum([nbytes for _, nbytes in message.at]) if message.at else payload.nbytes
     if whole and message.at:
         raise ProtocolError(f"payload: {name} has it in shared memory, {payload.nbytes} bytes came")
     if not whole and not message.at:
         raise ProtocolError(f"payload: {name} has one, none came")
     if received != total:
-        raise ProtocolError(f"payload: {received} bytes came, nbytes of {name}.runs adds up to {total}")
+        raise ProtocolError(f"payload: {received} bytes came, nbytes of {name}.segments adds up to {total}")
     if total > MAX_FRAME_BYTES:
         raise ProtocolError(f"payload: {total} bytes, more than {MAX_FRAME_BYTES}")
 
 
-# --- The runs of a frame, each with its bytes -------------------------------------------------------------------------
+# --- The segments of a frame, each with its bytes ---------------------------------------------------------------------
 
 
 def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
@@ -119,7 +119,7 @@ def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
 
 
 def _split(parts: Sequence[memoryview], sizes: Sequence[int]) -> list[Sequence[memoryview]]:
-    """The payload split into runs of these sizes, which add up to it."""
+    """The payload split into segments of these sizes, which add up to it."""
     found: list[Sequence[memoryview]] = []
     number = begin = 0
     for size in sizes:
@@ -135,9 +135,9 @@ def _split(parts: Sequence[memoryview], sizes: Sequence[int]) -> list[Sequence[m
     return found
 
 
-class Run(NamedTuple):
-    """A run of a `push`: slices `first` to `first + count` of a bucket, or as many of `chunks` chunks of a table's rows
-    or ids. `parts` are their bytes, in order.
+class PushSegment(NamedTuple):
+    """A segment of a `push`: slices `first` to `first + count` of a bucket, or as many of `chunks` chunks of a table's
+    rows or ids. `parts` are their bytes, in order.
 
     `step` is the version of a value, `request` the number of the client's call. Where the bytes are `shared`, the
     client may change them at any time.
@@ -162,22 +162,22 @@ class Run(NamedTuple):
         """Its bytes."""
         return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
 
-    def copied(self) -> Run:
-        """The run with a private copy of its bytes."""
+    def copied(self) -> PushSegment:
+        """The segment with a private copy of its bytes."""
         return self._replace(parts=[memoryview(bytearray().join(self.parts))], shared=False)
 
 
-def runs_of(push: Push, parts: Sequence[memoryview], *, shared: bool = False) -> list[Run]:
-    """The runs of a frame; the codec has checked that `nbytes` adds up."""
-    rows, found = push.runs, []
+def push_segments(push: Push, parts: Sequence[memoryview], *, shared: bool = False) -> list[PushSegment]:
+    """The segments of a frame; the codec has checked that `nbytes` adds up."""
+    rows, found = push.segments, []
     split = [parts] if len(rows) == 1 else _split(parts, [*map(nbytes_of, rows)])
     for (payload_kind, request, bucket, step, chunks, first, count, _), some in zip(rows, split, strict=True):
-        found.append(Run(payload_kind, request, bucket, step, first, count, chunks, some, shared))
+        found.append(PushSegment(payload_kind, request, bucket, step, first, count, chunks, some, shared))
     return found
 
 
-class ValueRun(NamedTuple):
-    """A run of `values`: slices, or chunks, `first` to `first + count` of a bucket at a version, of array number
+class ValueSegment(NamedTuple):
+    """A segment of `values`: slices, or chunks, `first` to `first + count` of a bucket at a version, of array number
     `array` of the pull.
 
     `payload` has their bytes, encoded if they are `compressed`. `owned`: it is a whole message's payload, which nobody
@@ -198,14 +198,14 @@ class ValueRun(NamedTuple):
         return self.first + self.count
 
 
-def value_runs(values: Values, parts: Sequence[memoryview]) -> list[tuple[int, ValueRun]]:
-    """The runs of a frame, each with the request that it answers; the codec has checked that `nbytes` adds up."""
-    rows, found = values.runs, []
+def value_segments(values: Values, parts: Sequence[memoryview]) -> list[tuple[int, ValueSegment]]:
+    """The segments of a frame, each with the request that it answers; the codec has checked that `nbytes` adds up."""
+    rows, found = values.segments, []
     split = [parts] if len(rows) == 1 else _split(parts, [*map(nbytes_of, rows)])
     owned = len(rows) == 1 and not values.at
     for (request, array, bucket, version, compressed, first, count, _), some in zip(rows, split, strict=True):
         payload = some[0] if len(some) == 1 else memoryview(b"".join(some))
-        found.append((request, ValueRun(array, bucket, version, first, count, payload, compressed, owned)))
+        found.append((request, ValueSegment(array, bucket, version, first, count, payload, compressed, owned)))
     return found
 
 
@@ -255,11 +255,11 @@ class RowReader:
         self._most_chunks = {some: chunks_of(rows, some) for some in (layout.rows_up, layout.ids_up)}
         """By the rows of a full chunk."""
 
-    def rows(self, run: Run) -> tuple[Array, Array]:
-        """The rows of a run of a push: their indices on the shard, a new array that ascends, and values, which may be
-        written: they are copied where the payload is no place for that."""
+    def rows(self, segment: PushSegment) -> tuple[Array, Array]:
+        """The rows of a segment of a push: their indices on the shard, a new array that ascends, and values, which may
+        be written: they are copied where the payload is no place for that."""
         layout = self._layout
-        payload, indices = self._read(run, layout.rows_up, ID_BYTES + layout.row_bytes)
+        payload, indices = self._read(segment, layout.rows_up, ID_BYTES + layout.row_bytes)
         count = len(indices)
         values: Array = np.frombuffer(payload, layout.dtype, count * layout.width, count * ID_BYTES)
         flags = values.flags
@@ -267,9 +267,9 @@ class RowReader:
             values = values.copy()
         return indices, values.reshape(count, layout.width)
 
-    def ids(self, run: Run) -> Array:
-        """The ids of a run of a pull, as indices on the shard: a new array that ascends."""
-        return self._read(run, self._layout.ids_up, ID_BYTES)[1]
+    def ids(self, segment: PushSegment) -> Array:
+        """The ids of a segment of a pull, as indices on the shard: a new array that ascends."""
+        return self._read(segment, self._layout.ids_up, ID_BYTES)[1]
 
     def check_chunks(self, chunks: int, chunk_rows: int) -> None:
         """There are not more chunks than distinct rows can fill."""
@@ -278,17 +278,17 @@ class RowReader:
             rows = self._layout.rows_on(self._shard)
             raise ProtocolError(f"chunks: {chunks} of key {self._key!r}; its {rows} rows here take {most}")
 
-    def _read(self, run: Run, chunk_rows: int, row: int) -> tuple[memoryview, Array]:
-        """The payload of a run of chunks of so many rows, of `row` bytes each, and the indices of their ids."""
-        payload, layout, key = run.payload, self._layout, self._key
-        chunks, count, stop, full = run.chunks, run.count, run.first + run.count, chunk_rows * row
+    def _read(self, segment: PushSegment, chunk_rows: int, row: int) -> tuple[memoryview, Array]:
+        """The payload of a segment of chunks of so many rows, of `row` bytes each, and the indices of their ids."""
+        payload, layout, key = segment.payload, self._layout, self._key
+        chunks, count, stop, full = segment.chunks, segment.count, segment.first + segment.count, chunk_rows * row
         self.check_chunks(chunks, chunk_rows)
         if stop > chunks:
-            raise ProtocolError(f"Push.first: chunks {run.first} to {stop - 1} of key {key!r}, there are {chunks}")
+            raise ProtocolError(f"Push.first: chunks {segment.first} to {stop - 1} of key {key!r}, there are {chunks}")
         last = payload.nbytes - (count - 1) * full
         is_end = 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
         if last != full if stop < chunks else not is_end:
-            detail = f"chunks {run.first} to {stop - 1} of {chunks} of key {key!r}, {full} bytes a full one"
+            detail = f"chunks {segment.first} to {stop - 1} of {chunks} of key {key!r}, {full} bytes a full one"
             raise ProtocolError(f"Push.nbytes: {payload.nbytes} for {detail}")
         ids: Array = np.frombuffer(payload, layout.id_dtype, payload.nbytes // row)
         if not ids.size:

@@ -8,11 +8,11 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-# --- The runs of a client's frame -------------------------------------------------------------------------------------
+# --- The segments of a client's frame ---------------------------------------------------------------------------------
 
 
 class PayloadKind(IntEnum):
-    """What a run of a push has, by its number on the wire."""
+    """What a segment of a push has, by its number on the wire."""
 
     GRADIENT = 0
     VALUE = 1
@@ -22,7 +22,7 @@ class PayloadKind(IntEnum):
 
 
 class SentEntry(NamedTuple):
-    """The fields of a run of a push, without its slices: see `Push`."""
+    """The fields of a segment of a push, without its slices: see `Push`."""
 
     payload_kind: PayloadKind
     request: int
@@ -32,16 +32,16 @@ class SentEntry(NamedTuple):
 
 
 # --- The messages -----------------------------------------------------------------------------------------------------
-# A run is `count` adjacent slices of a bucket on one shard, the first of them numbered `first`; `nbytes` is their
-# length together. Buckets are numbered as in `weft_kvstore.sharding`. A run of a table has adjacent chunks instead, of
-# `chunks` in all; else `chunks` is 0. A message has a row, an array, for each of its runs.
+# A segment is `count` adjacent slices of a bucket on one shard, the first of them numbered `first`; `nbytes` is their
+# length together. Buckets are numbered as in `weft_kvstore.sharding`. A segment of a table has adjacent chunks instead,
+# of `chunks` in all; else `chunks` is 0. A message has a row, an array, for each of its segments.
 #
 # Client and shard of one host may read each other's memory: then `at` has the offset and length of each part of the
 # payload there, and the message has no second part.
 
 
-MAX_RUNS: Final = 4096
-"""Runs, requests or keys in one message, at most."""
+MAX_ENTRIES: Final = 4096
+"""Segments, ranges, requests or keys in one message, at most."""
 
 MAX_TERMS: Final = 64
 """Terms of a sum in one message: more than any sum of float64 numbers has."""
@@ -60,7 +60,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 CallPriority = Annotated[int, msgspec.Meta(ge=-MAX_CALL_PRIORITY, le=MAX_CALL_PRIORITY)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Column = Annotated[list[Count], msgspec.Meta(max_length=MAX_RUNS)]
+Column = Annotated[list[Count], msgspec.Meta(max_length=MAX_ENTRIES)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 
@@ -118,25 +118,25 @@ class Reading(IntEnum):
     EXACT = 2
 
 
-AskedRun = tuple[Count, Count, Count, Count]
+AskedRange = tuple[Count, Count, Count, Count]
 """`bucket`, `first`, `count`, and the `chunks` of ids that follow, of a table: then `first` and `count` are 0."""
 
 Ask = tuple[
-    Count, Count, bool, Reading, bool, Annotated[list[AskedRun], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
+    Count, Count, bool, Reading, bool, Annotated[list[AskedRange], msgspec.Meta(min_length=1, max_length=MAX_ENTRIES)]
 ]
-"""`request`, `version`, `state`, `reading`, `compressed`, `runs`: see `Pull`."""
+"""`request`, `version`, `state`, `reading`, `compressed`, `ranges`: see `Pull`."""
 
 
 class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
-    """Requests runs of slices, each answered once it is at `version`, by `reading`; `state`: the rule's state instead
+    """Requests ranges of slices, each answered once it is at `version`, by `reading`; `state`: the rule's state instead
     of the value. Of a table, the rows are requested whose ids follow in pushes. `compressed`: the values may be
     encoded, as the description says. `priority` is that of the calls: values of a higher one are sent first."""
 
-    asks: Annotated[list[Ask], msgspec.Meta(max_length=MAX_RUNS)]
+    asks: Annotated[list[Ask], msgspec.Meta(max_length=MAX_ENTRIES)]
     priority: CallPriority = 0
 
 
-At = Annotated[list[tuple[Count, Positive]], msgspec.Meta(max_length=MAX_RUNS)]
+At = Annotated[list[tuple[Count, Positive]], msgspec.Meta(max_length=MAX_ENTRIES)]
 """Where a payload is in its sender's memory: offset and length of each of its parts, in order. Empty: it is the
 message's second part."""
 
@@ -151,17 +151,17 @@ ValueRow = tuple[Count, Count, Count, Count, bool, Count, Positive, Count]
 
 
 class Push(Message, frozen=True, omit_defaults=True, tag="push"):
-    """Data from a client; the payload is the bytes of the runs, joined, or is `at` offsets in the client's memory.
+    """Data from a client; the payload is the bytes of the segments, joined, or is `at` offsets in the client's memory.
 
     `payload_kind` 0: gradients of step `step`; 1: values to be set at version `step`; 2: ids of the rows that pull
     `request` asks for; 3: what a key that nobody has pushed was at version `step`, its value where `chunks` is 0, else
     the rule's state array of that number, from 1, and of a table rows of its value; 4: rows of a table's state, the
     rule's array number `step`. `request` numbers the client's call; of gradients it is 0, so that those of several
-    calls may be one run, or the call's number, so that they are not. `acknowledge`: as `Acknowledge`. `pull`: a Pull
-    that the shard answers after the frame; of ids and rows it is read before, since they belong to it."""
+    calls may be one segment, or the call's number, so that they are not. `acknowledge`: as `Acknowledge`. `pull`: a
+    Pull that the shard answers after the frame; of ids and rows it is read before, since they belong to it."""
 
     frame: Count
-    runs: Annotated[list[SentRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
+    segments: Annotated[list[SentRow], msgspec.Meta(min_length=1, max_length=MAX_ENTRIES)]
     at: At = []
     acknowledge: Column = []
     pull: Pull | None = None
@@ -255,20 +255,20 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 class PushRefused(Message, frozen=True, tag="push-refused"):
-    """Run `run` of frame `frame` was refused."""
+    """Segment number `segment` of frame `frame` was refused."""
 
     frame: Count
-    run: Count
+    segment: Count
     reason: Text
 
 
 class Values(Message, frozen=True, omit_defaults=True, tag="values"):
-    """Answers Pulls: each run belongs to its `request`; `array` 0 is the value or the rule's first state array.
+    """Answers Pulls: each segment belongs to its `request`; `array` 0 is the value or the rule's first state array.
     `compressed`: its slices are encoded, as the description says for values of their key. `acknowledge`: as
     `Acknowledge`. The payload may be `at` offsets in the shard's memory."""
 
     frame: Count
-    runs: Annotated[list[ValueRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
+    segments: Annotated[list[ValueRow], msgspec.Meta(min_length=1, max_length=MAX_ENTRIES)]
     at: At = []
     acknowledge: Column = []
 

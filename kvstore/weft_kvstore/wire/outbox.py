@@ -1,4 +1,4 @@
-"""What waits to be sent on a connection: runs of slices, pins on the arrays that have their bytes, the credit of a
+"""What waits to be sent on a connection: segments of slices, pins on the arrays that have their bytes, the credit of a
 link, and the queue that fills frames with the most urgent slices at the moment of sending. Pure: the time is a
 parameter."""
 
@@ -14,9 +14,9 @@ import numpy as np
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.settings import COPIED_BYTES, LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import MAX_RUNS
+from weft_kvstore.wire.messages import MAX_ENTRIES
 
-# --- Runs: adjacent slices that are sent in their order, in one or several frames -------------------------------------
+# --- Segments: adjacent slices that are sent in their order, in one or several frames ---------------------------------
 
 
 E = TypeVar("E")
@@ -24,7 +24,7 @@ W = TypeVar("W")
 
 
 class Source(Protocol):
-    """The bytes of a run, which nobody writes until they are acknowledged."""
+    """The bytes of a segment, which nobody writes until they are acknowledged."""
 
     def read(self, start: int, stop: int) -> Sequence[Buffer]:
         """Bytes `start` to `stop`, as buffers in their order."""
@@ -61,15 +61,15 @@ CALL_PRIORITY: Final = 1 << 32
 priorities differ by less than it, so calls rank above them."""
 
 EMPTY: Final = BufferSource(memoryview(b""))
-"""The source of a cancelled run."""
+"""The source of a cancelled segment."""
 
 
-class OutRun(Generic[E, W]):
+class OutSegment(Generic[E, W]):
     """Slices `first` to `first + count` of what its `entry` (an E) names; slice `first + i` has bytes `bounds[i]` to
     `bounds[i + 1]` of its source. `owner` (a W) is the caller's.
 
-    `priorities` of the slices ascend; None if all have the same `priority`. While the run is queued, `sent` slices have
-    been sent; `nbytes` and `priority` are those of the rest, and of its first slice.
+    `priorities` of the slices ascend; None if all have the same `priority`. While the segment is queued, `sent` slices
+    have been sent; `nbytes` and `priority` are those of the rest, and of its first slice.
     """
 
     __slots__ = (
@@ -128,10 +128,10 @@ class OutRun(Generic[E, W]):
         if self.priorities is not None and self.sent < self.count:
             self.priority = int(self.priorities[self.sent])
 
-    def part(self, first: int, count: int) -> OutRun[E, W]:
-        """A run of some of its slices, numbered from 0 in it, which were sent and are sent again."""
+    def part(self, first: int, count: int) -> OutSegment[E, W]:
+        """A segment of some of its slices, numbered from 0 in it, which were sent and are sent again."""
         priorities = None if self.priorities is None else self.priorities[first : first + count]
-        again: OutRun[E, W] = OutRun(
+        again: OutSegment[E, W] = OutSegment(
             self.entry,
             self.first + first,
             self.bounds[first : first + count + 1],
@@ -198,7 +198,7 @@ class Pin:
 
 
 UNPINNED: Final = Pin(None, 0, 0)
-"""The owner of runs of an array that is written by nobody."""
+"""The owner of segments of an array that is written by nobody."""
 
 
 # --- How much may be in flight on a link, and how long a frame may be -------------------------------------------------
@@ -272,14 +272,14 @@ class LinkBounds:
         self.frame_bytes = self._settings.frame_bytes or frame
 
 
-# --- Frames and the fragments of runs in them -------------------------------------------------------------------------
+# --- Frames and the fragments of segments in them ---------------------------------------------------------------------
 
 
 class Fragment(NamedTuple, Generic[E, W]):
-    """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame: bytes `start` to
-    `stop` of the run. They are in row number `row` of the frame."""
+    """Slices `first` to `first + count` of a segment, numbered from 0 in it, that travel in a frame: bytes `start` to
+    `stop` of the segment. They are in row number `row` of the frame."""
 
-    run: OutRun[E, W]
+    segment: OutSegment[E, W]
     first: int
     count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
     start: int
@@ -300,22 +300,22 @@ class OutFrame(NamedTuple, Generic[E, W]):
     in_flight: int
 
     def sections(self) -> list[tuple[list[Fragment[E, W]], Sequence[Buffer]]]:
-        """Adjacent fragments of one source, and their bytes, which are read at once: how a source encodes a run depends
-        on all of it."""
+        """Adjacent fragments of one source, and their bytes, which are read at once: how a source encodes a segment
+        depends on all of it."""
         found: list[list[Fragment[E, W]]] = []
         for fragment in self.fragments:
             last = found[-1][-1] if found else None
-            if last is not None and last.run.source is fragment.run.source and last.stop == fragment.start:
+            if last is not None and last.segment.source is fragment.segment.source and last.stop == fragment.start:
                 found[-1].append(fragment)
             else:
                 found.append([fragment])
-        return [(some, some[0].run.source.read(some[0].start, some[-1].stop)) for some in found]
+        return [(some, some[0].segment.source.read(some[0].start, some[-1].stop)) for some in found]
 
     def payload(self) -> Buffer:
         """The bytes: a view if they are adjacent in one buffer, else joined."""
         if len(self.fragments) == 1:
             (one,) = self.fragments
-            parts = one.run.source.read(one.start, one.stop)
+            parts = one.segment.source.read(one.start, one.stop)
         else:
             parts = [part for _, parts in self.sections() for part in parts]
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -331,9 +331,10 @@ class Outbox(Generic[E, W]):
     """Slices on their way to one peer.
 
     `bounds`: how much may be in flight now. `loopback`: the link is no network's.
-    Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
-    `in_flight_bytes` the sum over `frames`, which left and were not acknowledged; their numbers count up and are never
-    used twice. `_cancelled` counts the runs of the heap that are cancelled: no more than half of it.
+    Invariants: `queued_bytes` and `queued_slices` are sums over waiting segments that are not cancelled
+    (`OutSegment.queued`); `in_flight_bytes` the sum over `frames`, which left and were not acknowledged; their numbers
+    count up and are never used twice. `_cancelled` counts the segments of the heap that are cancelled: no more than
+    half of it.
     """
 
     def __init__(self, settings: LinkSettings, *, loopback: bool = False) -> None:
@@ -344,8 +345,8 @@ class Outbox(Generic[E, W]):
         self._settings = settings
         self.shared = False
         self.bounds = LinkBounds(settings, loopback=loopback)
-        self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
-        """By priority, then by when it came; parts of one run in their order."""
+        self._heap: list[tuple[int, int, int, OutSegment[E, W]]] = []
+        """By priority, then by when it came; parts of one segment in their order."""
         self._cancelled = 0
         self._seq = 0
         self.frames: dict[int, OutFrame[E, W]] = {}
@@ -358,21 +359,21 @@ class Outbox(Generic[E, W]):
             self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=shared)
 
     @property
-    def queued_runs(self) -> int:
-        """How many runs wait, whole or in part."""
+    def queued_segments(self) -> int:
+        """How many segments wait, whole or in part."""
         return len(self._heap) - self._cancelled
 
-    def put(self, run: OutRun[E, W]) -> None:
-        """Hands a run over. Equal priorities keep the order in which they came; a part has its run's place."""
+    def put(self, segment: OutSegment[E, W]) -> None:
+        """Hands a segment over. Equal priorities keep the order in which they came; a part has its segment's place."""
         if not self._settings.priorities:
-            run.priority, run.priorities = 0, None
-        if not run.seq:
+            segment.priority, segment.priorities = 0, None
+        if not segment.seq:
             self._seq += 1
-            run.seq = self._seq
-        run.queued = True
-        self.queued_bytes += run.nbytes
-        self.queued_slices += run.count
-        heapq.heappush(self._heap, (run.priority, run.seq, run.first, run))
+            segment.seq = self._seq
+        segment.queued = True
+        self.queued_bytes += segment.nbytes
+        self.queued_slices += segment.count
+        heapq.heappush(self._heap, (segment.priority, segment.seq, segment.first, segment))
 
     def fill(self, now: float, most: float = math.inf) -> OutFrame[E, W] | None:
         """The frame to send now, of the most urgent slices, `most` bytes of them where none is larger; None where
@@ -390,38 +391,38 @@ class Outbox(Generic[E, W]):
         rows: list[Any] = []
         entry: E | None = None
         total = next_slice = 0
-        while heap and len(taken) < MAX_RUNS:
-            run = heap[0][3]
-            if not run.queued:
+        while heap and len(taken) < MAX_ENTRIES:
+            segment = heap[0][3]
+            if not segment.queued:
                 heapq.heappop(heap)
                 self._cancelled -= 1
                 continue
-            sent, bounds = run.sent, run.bounds
-            count = run.count - sent
-            if run.nbytes > limit - total or run.priorities is not None:
+            sent, bounds = segment.sent, segment.bounds
+            count = segment.count - sent
+            if segment.nbytes > limit - total or segment.priorities is not None:
                 count = self._count_within(limit - total)
             if not count:
                 # The first slice may be larger than the frame, and than the credit where nothing is under way.
                 if taken or (int(bounds[sent + 1] - bounds[sent]) > room and self.in_flight_bytes):
                     break
                 count = 1
-            first, start = run.first + sent, int(bounds[sent])
-            nbytes = run.nbytes if sent + count == run.count else int(bounds[sent + count]) - start
-            if first == next_slice and run.entry == entry:
+            first, start = segment.first + sent, int(bounds[sent])
+            nbytes = segment.nbytes if sent + count == segment.count else int(bounds[sent + count]) - start
+            if first == next_slice and segment.entry == entry:
                 rows[-1][-2] += count
                 rows[-1][-1] += nbytes
             else:
-                entry = run.entry
+                entry = segment.entry
                 rows.append([*entry, first, count, nbytes])  # type: ignore[misc]  # it is a tuple
             next_slice = first + count
-            taken.append(Fragment(run, sent, count, start, start + nbytes, len(rows) - 1))
+            taken.append(Fragment(segment, sent, count, start, start + nbytes, len(rows) - 1))
             total += nbytes
             self.queued_slices -= count
-            run.mark_sent(count, nbytes)
-            if run.sent < run.count:
-                heapq.heapreplace(heap, (run.priority, run.seq, run.first + run.sent, run))
+            segment.mark_sent(count, nbytes)
+            if segment.sent < segment.count:
+                heapq.heapreplace(heap, (segment.priority, segment.seq, segment.first + segment.sent, segment))
             else:
-                run.queued = False
+                segment.queued = False
                 heapq.heappop(heap)
         if not taken:
             return None
@@ -433,16 +434,16 @@ class Outbox(Generic[E, W]):
         return frame
 
     def _count_within(self, limit: int) -> int:
-        """How many slices of the most urgent run leave before any other, within so many bytes."""
-        heap, run = self._heap, self._heap[0][3]
-        sent = run.sent
-        count = run.count - sent
-        if run.nbytes > limit:
-            count = int(run.bounds[sent + 1 :].searchsorted(run.bounds[sent] + limit, "right"))
-        if run.priorities is not None and len(heap) > 1:
+        """How many slices of the most urgent segment leave before any other, within so many bytes."""
+        heap, segment = self._heap, self._heap[0][3]
+        sent = segment.sent
+        count = segment.count - sent
+        if segment.nbytes > limit:
+            count = int(segment.bounds[sent + 1 :].searchsorted(segment.bounds[sent] + limit, "right"))
+        if segment.priorities is not None and len(heap) > 1:
             priority, seq, *_ = min(heap[1:3])
-            side: Literal["left", "right"] = "right" if run.seq < seq else "left"
-            count = min(count, max(int(run.priorities[sent:].searchsorted(priority, side)), 1))
+            side: Literal["left", "right"] = "right" if segment.seq < seq else "left"
+            count = min(count, max(int(segment.priorities[sent:].searchsorted(priority, side)), 1))
         return count
 
     def acknowledge(self, number: int, now: float) -> tuple[Fragment[E, W], ...]:
@@ -455,50 +456,52 @@ class Outbox(Generic[E, W]):
             self.bounds.acknowledged(frame.in_flight, now - frame.left_at)
         return frame.fragments
 
-    def cancel(self, run: OutRun[E, W]) -> None:
-        """Slices of a run that were not sent will not be; those in flight stay so. Releases the run's source at once:
-        the sender has references of its own to what was sent."""
-        run.cancelled = True
-        if not run.queued:
+    def cancel(self, segment: OutSegment[E, W]) -> None:
+        """Slices of a segment that were not sent will not be; those in flight stay so. Releases the segment's source at
+        once: the sender has references of its own to what was sent."""
+        segment.cancelled = True
+        if not segment.queued:
             return
-        run.queued = False  # It stays in the heap, without counting, until it comes to its head.
-        self.queued_bytes -= run.nbytes
-        self.queued_slices -= run.waiting
-        run.source = EMPTY
+        segment.queued = False  # It stays in the heap, without counting, until it comes to its head.
+        self.queued_bytes -= segment.nbytes
+        self.queued_slices -= segment.waiting
+        segment.source = EMPTY
         self._cancelled += 1
         if 2 * self._cancelled > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[3].queued]
             heapq.heapify(self._heap)
             self._cancelled = 0
 
-    def requeue(self) -> list[OutRun[E, W]]:
+    def requeue(self) -> list[OutSegment[E, W]]:
         """After a broken connection: what was in flight is queued again in its old order, unless it was cancelled.
-        Returns the new runs, which have to be cancelled in turn where their owner is."""
+        Returns the new segments, which have to be cancelled in turn where their owner is."""
         frames, self.frames = self.frames, {}
         self.in_flight_bytes = 0
         self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self.shared)
         return self._put_again([one for frame in frames.values() for one in frame.fragments])
 
-    def requeue_row(self, number: int, row: int) -> list[OutRun[E, W]]:
+    def requeue_segment(self, number: int, row: int) -> list[OutSegment[E, W]]:
         """A row of a frame in flight was refused: its fragments are queued again, as by `requeue`."""
         frame = self.frames[number]
         self.frames[number] = frame._replace(fragments=tuple([one for one in frame.fragments if one.row != row]))
         return self._put_again([one for one in frame.fragments if one.row == row])
 
-    def _put_again(self, fragments: Sequence[Fragment[E, W]]) -> list[OutRun[E, W]]:
-        again = [one.run.part(one.first, one.count) for one in fragments if not one.run.cancelled]
-        for run in again:
-            self.put(run)
+    def _put_again(self, fragments: Sequence[Fragment[E, W]]) -> list[OutSegment[E, W]]:
+        again = [one.segment.part(one.first, one.count) for one in fragments if not one.segment.cancelled]
+        for segment in again:
+            self.put(segment)
         return again
 
     def clear(self) -> tuple[list[Fragment[E, W]], list[Fragment[E, W]]]:
         """Empties it, for a peer that is gone: what has left on some connection, and what has not."""
         left = [one for frame in self.frames.values() for one in frame.fragments]
         unsent: list[Fragment[E, W]] = []
-        for *_, run in self._heap:
-            if run.queued:
-                rest = Fragment(run, run.sent, run.waiting, int(run.bounds[run.sent]), int(run.bounds[-1]))
-                (left if run.is_again else unsent).append(rest)
+        for *_, segment in self._heap:
+            if segment.queued:
+                rest = Fragment(
+                    segment, segment.sent, segment.waiting, int(segment.bounds[segment.sent]), int(segment.bounds[-1])
+                )
+                (left if segment.is_again else unsent).append(rest)
         self._heap, self.frames, self._cancelled = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return left, unsent

@@ -46,11 +46,11 @@ def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, tuple[int, int]]]
 @given(st.lists(st.integers(0, 2), max_size=20), st.integers(0, 5))
 def test_runs_of_equal_numbers_are_found(values: list[int], offset: int) -> None:
     array = np.array(values, np.int64)
-    runs = ranges_alike(array, offset)
-    assert [value for first, stop, value in runs for _ in range(first, stop)] == values
-    assert all(one[1] == other[0] and one[2] != other[2] for one, other in pairwise(runs))
+    segments = ranges_alike(array, offset)
+    assert [value for first, stop, value in segments for _ in range(first, stop)] == values
+    assert all(one[1] == other[0] and one[2] != other[2] for one, other in pairwise(segments))
     ones = ranges_where(array == 1, offset)
-    assert ones == [(first, stop) for first, stop, value in runs if value == 1]
+    assert ones == [(first, stop) for first, stop, value in segments if value == 1]
 
 
 def bounds_of(sizes: list[int]) -> np.ndarray:

@@ -22,7 +22,7 @@ from weft_kvstore.bucket import bucket
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.pulls import AnswerSegment, PullWait
 from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.description.records import CommitDescription, LossScaling, Merge, Mode, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError
@@ -30,7 +30,6 @@ from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.store import clip_factor
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.outbox import Pin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -93,7 +92,7 @@ class Play:
     factors: dict[int, float | None] = field(default_factory=dict)
     scales: dict[int, float] = field(default_factory=dict)
     calls: int = 0
-    pinned: list[tuple[Pin, int, memoryview, bytes]] = field(default_factory=list)
+    pinned: list[tuple[AnswerSegment, memoryview, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         case = self.case
@@ -153,7 +152,7 @@ class Play:
         return found
 
     def push(self, slot: int, step: int, first: int, stop: int) -> bool:
-        """A run of slices with gradients, or one of slices without; False where it is refused for coming early."""
+        """A segment with gradients, or one of slices without; False where it is refused for coming early."""
         nothing = self.has_nothing(slot, step, first)
         while stop > first + 1 and any(self.has_nothing(slot, step, one) != nothing for one in range(first, stop)):
             stop -= 1
@@ -169,7 +168,8 @@ class Play:
         return True
 
     def tell(self, version: int, first: int, stop: int) -> None:
-        """Sets a run, at a version that has not passed, and may hear itself twice; what is refused changes nothing."""
+        """Sets a segment, at a version that has not passed, and may hear itself twice; what is refused changes
+        nothing."""
         self.calls += 1
         origin = self.calls
         values = [self.drawn(2, version, one, origin, size=self.size(one)) for one in range(first, stop)]
@@ -198,13 +198,13 @@ class Play:
         for first, stop, version in self.pulls.ready(wait, 0, self.slices):
             for part in self.pulls.answers(wait, first, stop, version):
                 (payload,) = part.source.read(int(part.bounds[0]), int(part.bounds[-1]))
-                self.pinned.append((part.owner, part.count, memoryview(payload), bytes(payload)))
+                self.pinned.append((part, memoryview(payload), bytes(payload)))
 
     def release(self) -> None:
         while self.pinned:
-            pin, parts, payload, before = self.pinned.pop()
+            segment, payload, before = self.pinned.pop()
             assert bytes(payload) == before, "what is lent was written"
-            pin.release(0, parts)
+            segment.owner.release(segment.first, segment.count)
 
     def go_on(self) -> None:
         """Commits what is measured."""

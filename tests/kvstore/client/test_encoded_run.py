@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compressed_store import KINDS, compressed_store
-from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
-from weft_kvstore.client.plan import KeySet, PlanRun
+from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
+from weft_kvstore.client.plan import KeySet, PlanSegment
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.sharding import codec_of, routing_of
 
@@ -34,27 +34,27 @@ class Sender:
         self.owed: dict[tuple[int, int], Array | None] = {}
 
     @property
-    def runs(self) -> list[PlanRun]:
+    def segments(self) -> list[PlanSegment]:
         plan = self.keys.plan(self.routing)
-        return [run for runs in plan.runs.values() for run in runs if run.pushed is not None]
+        return [segment for segments in plan.segments.values() for segment in segments if segment.pushed is not None]
 
     def gradients(self, step: int) -> list[Array]:
         generator = np.random.default_rng(step)
         pairs = zip(self.keys.shapes, self.keys.dtypes, strict=True)
         return [generator.standard_normal(shape).astype(dtype) for shape, dtype in pairs]
 
-    def encoded(self, step: int, gradients: list[Array]) -> list[EncodedRun]:
+    def encoded(self, step: int, gradients: list[Array]) -> list[EncodedSegment]:
         encoders = self.begun = self.encoders.begin(self.keys, step)
         found = []
-        for run in self.runs:
-            assert run.pushed is not None
-            found.append(EncodedRun(run, run.pushed, gradients, encoders, step=step, scale=SCALE))
+        for segment in self.segments:
+            assert segment.pushed is not None
+            found.append(EncodedSegment(segment, segment.pushed, gradients, encoders, step=step, scale=SCALE))
         return found
 
-    def plain(self, run: PlanRun, gradients: list[Array]) -> list[bytes]:
+    def plain(self, segment: PlanSegment, gradients: list[Array]) -> list[bytes]:
         """Each slice's bytes."""
         found = []
-        for part in run.parts:
+        for part in segment.parts:
             cut = self.routing.slices[self.keys.key_indices[part.position]]
             flat = gradients[part.position].reshape(-1)
             codec = codec_of(self.setting, flat.dtype)
@@ -76,12 +76,12 @@ class Sender:
 def test_the_bytes_are_those_of_each_slice_in_whatever_parts_they_leave(
     kind: str, data: st.DataObject, places: list[int]
 ) -> None:
-    """Over some steps; runs take turns, as priorities have them, and what was lost leaves once more."""
+    """Over some steps; segments take turns, as priorities have them, and what was lost leaves once more."""
     sender = Sender(kind, places)
     for step in range(2):
         gradients = sender.gradients(step)
         sources = sender.encoded(step, gradients)
-        wanted = [sender.plain(run, gradients) for run in sender.runs]
+        wanted = [sender.plain(segment, gradients) for segment in sender.segments]
         ends = [np.cumsum([0, *map(len, parts)]).tolist() for parts in wanted]
         reached = [0] * len(sources)
         while any(at < len(parts) for at, parts in zip(reached, wanted, strict=True)):
@@ -104,10 +104,10 @@ def test_a_slice_is_encoded_when_it_first_leaves_and_no_sooner() -> None:
     sender = Sender("2bit", [0])
     gradients = [np.full((90, 17), 4.0, np.float32)]
     source, *_ = sender.encoded(0, gradients)
-    run, *_ = sender.runs
-    codec = run.pushed
+    segment, *_ = sender.segments
+    codec = segment.pushed
     assert codec is not None
-    assert run.count >= 3
+    assert segment.count >= 3
     (encoder,) = sender.begun
     assert encoder is not None
     assert [bytes(part) for part in source.read(0, 0)] in ([], [b""])
@@ -117,7 +117,7 @@ def test_a_slice_is_encoded_when_it_first_leaves_and_no_sooner() -> None:
     gradients[0][:] = -4.0
     assert b"".join(map(bytes, source.read(0, int(codec.begins[1])))) == first, "its bytes are kept"
     everything = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
-    decoded = codec.decode(0, run.count, everything)
+    decoded = codec.decode(0, segment.count, everything)
     assert (decoded[: codec.bounds[1]] == 0.5).all()
     assert (decoded[codec.bounds[1] :] == -0.5).all()
 
@@ -143,11 +143,11 @@ def test_a_gradient_that_keeps_nothing_is_not_divided_by_the_scale() -> None:
     """Its shard divides it."""
     for kind, wanted in [("bf16", 1.0), ("bf16, none kept", 4.0)]:
         sender = Sender(kind, [1])
-        for source, run in zip(sender.encoded(0, [np.full(700, 4.0, np.float32)]), sender.runs, strict=True):
-            codec = run.pushed
+        for source, segment in zip(sender.encoded(0, [np.full(700, 4.0, np.float32)]), sender.segments, strict=True):
+            codec = segment.pushed
             assert codec is not None
             payload = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
-            assert (codec.decode(0, run.count, payload) == wanted).all()
+            assert (codec.decode(0, segment.count, payload) == wanted).all()
 
 
 def test_a_gradient_of_any_rank_is_encoded_in_its_order_and_is_not_written() -> None:
@@ -155,10 +155,10 @@ def test_a_gradient_of_any_rank_is_encoded_in_its_order_and_is_not_written() -> 
     gradient = np.arange(90 * 17, dtype=np.float32).reshape(90, 17)
     gradient.flags.writeable = False
     decoded = []
-    for source, run in zip(sender.encoded(0, [gradient]), sender.runs, strict=True):
-        codec = run.pushed
+    for source, segment in zip(sender.encoded(0, [gradient]), sender.segments, strict=True):
+        codec = segment.pushed
         assert codec is not None
         payload = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
-        decoded.append((run.parts[0].start, codec.decode(0, run.count, payload)))
+        decoded.append((segment.parts[0].start, codec.decode(0, segment.count, payload)))
     found = np.concatenate([some for _, some in sorted(decoded, key=lambda one: one[0])])
     assert np.allclose(found * SCALE, gradient.reshape(-1), rtol=2**-8)

@@ -1,4 +1,4 @@
-"""Where keys lie, as runs: against each slice looked up by itself; and what runs have of a call's arrays."""
+"""Where keys lie, as segments: against each slice looked up by itself; and what segments have of a call's arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of, table_of
-from weft_kvstore.client.plan import KeyPlan, PlanRun, key_plan, source_of
+from weft_kvstore.client.plan import KeyPlan, PlanSegment, key_plan, source_of
 from weft_kvstore.description.records import CompressionDescription, Kind, StoreCompression, StoreDescription
 from weft_kvstore.sharding import Routing, routing_of
 
@@ -77,10 +77,10 @@ Slice = tuple[int, int]
 """A key's place and the slice's number in it."""
 
 
-def slices_by_run(call: Call, run: PlanRun) -> list[Slice]:
-    """The slices of a run by its parts."""
+def slices_by_run(call: Call, segment: PlanSegment) -> list[Slice]:
+    """The slices of a segment by its parts."""
     routing, found = call.routing, list[Slice]()
-    for part, (first, stop) in zip(run.parts, pairwise(run.part_slices), strict=True):
+    for part, (first, stop) in zip(segment.parts, pairwise(segment.part_slices), strict=True):
         place = call.places[part.position]
         cut = routing.slices[place]
         assert (part.start, part.stop) == (cut.start(part.first), cut.start(part.first + stop - first))
@@ -92,23 +92,27 @@ def slices_by_run(call: Call, run: PlanRun) -> list[Slice]:
 @given(calls())
 def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Call) -> None:
     routing, plan, seen = call.routing, call.plan(), list[Slice]()
-    for shard, runs in plan.runs.items():
-        for run in runs:
-            held, of_run = routing.buckets[run.bucket].parts[shard], slices_by_run(call, run)
-            here = slice(run.first, run.first + run.count)
+    for shard, segments in plan.segments.items():
+        for segment in segments:
+            held, of_run = routing.buckets[segment.bucket].parts[shard], slices_by_run(call, segment)
+            here = slice(segment.first, segment.first + segment.count)
             assert of_run == list(zip(held.key_indices[here].tolist(), held.slice_indices[here].tolist(), strict=True))
-            assert run.count == len(of_run) == len(run.bounds) - 1 > 0
+            assert segment.count == len(of_run) == len(segment.bounds) - 1 > 0
             assert (
-                run.bounds.tolist()
-                == (held.bounds[run.first : run.first + run.count + 1] - held.bounds[run.first]).tolist()
+                segment.bounds.tolist()
+                == (
+                    held.bounds[segment.first : segment.first + segment.count + 1] - held.bounds[segment.first]
+                ).tolist()
             )
             priorities = held.priorities[here].tolist()
-            assert run.priority == priorities[0]
-            assert ([run.priority] * run.count if run.priorities is None else run.priorities.tolist()) == priorities
-            assert (run.priorities is None) == (len(set(priorities)) == 1)
-            assert run.starts == tuple(run.bounds[first] for first in run.part_slices)
+            assert segment.priority == priorities[0]
+            assert (
+                [segment.priority] * segment.count if segment.priorities is None else segment.priorities.tolist()
+            ) == priorities
+            assert (segment.priorities is None) == (len(set(priorities)) == 1)
+            assert segment.starts == tuple(segment.bounds[first] for first in segment.part_slices)
             seen += of_run
-        assert plan.counts[shard] == sum(run.count for run in runs)
+        assert plan.counts[shard] == sum(segment.count for segment in segments)
     assert sorted(seen) == sorted((place, one) for place in call.places for one in range(routing.slices[place].count))
     assert plan.total == len(seen) == sum(plan.counts.values())
 
@@ -116,12 +120,14 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
 @given(calls())
 def test_runs_are_as_long_as_can_be_and_numbered_through(call: Call) -> None:
     plan = call.plan()
-    runs = [run for some in plan.runs.values() for run in some]
-    assert [run.begin for run in runs] == [sum(one.count for one in runs[:number]) for number in range(len(runs))]
+    segments = [segment for some in plan.segments.values() for segment in some]
+    assert [segment.begin for segment in segments] == [
+        sum(one.count for one in segments[:number]) for number in range(len(segments))
+    ]
     assert {key: list(some) for key, some in plan.of_bucket.items()} == {
-        (shard, bucket): [run for run in some if run.bucket == bucket]
-        for shard, some in plan.runs.items()
-        for bucket in {run.bucket for run in some}
+        (shard, bucket): [segment for segment in some if segment.bucket == bucket]
+        for shard, some in plan.segments.items()
+        for bucket in {segment.bucket for segment in some}
     }
     for of_bucket in plan.of_bucket.values():
         assert all(one.first + one.count < other.first for one, other in pairwise(of_bucket)), "two that touch are one"
@@ -130,27 +136,27 @@ def test_runs_are_as_long_as_can_be_and_numbered_through(call: Call) -> None:
 @given(calls())
 def test_a_plan_says_what_travels_encoded_and_where_its_bytes_lie(call: Call) -> None:
     plan, compressed = call.plan(), call.description.compression
-    runs = [run for some in plan.runs.values() for run in some]
-    for run in runs:
-        wanted = compressed is not None and call.description.keys[call.places[run.parts[0].position]].nbytes >= 16
-        for codec in (run.pushed, run.pulled):
+    segments = [segment for some in plan.segments.values() for segment in some]
+    for segment in segments:
+        wanted = compressed is not None and call.description.keys[call.places[segment.parts[0].position]].nbytes >= 16
+        for codec in (segment.pushed, segment.pulled):
             assert (codec is not None) == wanted
             if codec is not None:
-                dtype = call.dtypes[run.parts[0].position]
+                dtype = call.dtypes[segment.parts[0].position]
                 assert codec.codec.dtype == dtype
-                assert (codec.bounds * dtype.itemsize).tolist() == run.bounds.tolist()
-    assert plan.has_pushed == any(run.pushed is not None for run in runs)
-    assert plan.has_pulled == any(run.pulled is not None for run in runs)
+                assert (codec.bounds * dtype.itemsize).tolist() == segment.bounds.tolist()
+    assert plan.has_pushed == any(segment.pushed is not None for segment in segments)
+    assert plan.has_pulled == any(segment.pulled is not None for segment in segments)
 
 
 @given(calls(), st.data())
 def test_any_bytes_of_a_run_are_those_of_its_keys_one_behind_the_other(call: Call, data: st.DataObject) -> None:
     arrays, plan = call.arrays(), call.plan()
     raw = [array.tobytes() for array in arrays]
-    for run in (run for some in plan.runs.values() for run in some):
-        source = source_of(run, arrays)
-        wanted = b"".join(raw[part.position][part.start : part.stop] for part in run.parts)
-        assert len(wanted) == run.starts[-1]
+    for segment in (segment for some in plan.segments.values() for segment in some):
+        source = source_of(segment, arrays)
+        wanted = b"".join(raw[part.position][part.start : part.stop] for part in segment.parts)
+        assert len(wanted) == segment.starts[-1]
         for _ in range(3):  # What was cut before changes nothing: a lost frame is made again.
             start = data.draw(st.integers(0, len(wanted) - 1))
             stop = data.draw(st.integers(start + 1, len(wanted)))
@@ -161,8 +167,8 @@ def test_any_bytes_of_a_run_are_those_of_its_keys_one_behind_the_other(call: Cal
 def test_bytes_of_a_run_are_the_callers_own_and_not_a_copy() -> None:
     call = Call(store_of([key_of("a", (4,), 1), key_of("b", (4,), 1)], slots=1, shards=1), (0, 1))
     arrays = [np.zeros(4, np.float32), np.zeros(4, np.float32)]
-    ((run,),) = call.plan().runs.values()
-    source = source_of(run, arrays)
+    ((segment,),) = call.plan().segments.values()
+    source = source_of(segment, arrays)
     arrays[1][0] = 1
     assert b"".join(map(bytes, source.read(16, 20))) == np.float32(1).tobytes()
 
@@ -171,7 +177,7 @@ def test_bytes_of_a_run_are_the_callers_own_and_not_a_copy() -> None:
 def test_keys_without_elements_have_no_run(places: tuple[int, ...]) -> None:
     keys = [key_of("none", (0,), 1), key_of("no rows", (0, 5), 1), key_of("some", (3,), 1)]
     plan = Call(store_of(keys, slots=1, shards=2), places).plan()
-    assert (plan.runs, plan.of_bucket, plan.counts, plan.total) == ({}, {}, {}, 0)
+    assert (plan.segments, plan.of_bucket, plan.counts, plan.total) == ({}, {}, {}, 0)
     assert not plan.has_pushed
     assert not plan.has_pulled
 
@@ -179,10 +185,10 @@ def test_keys_without_elements_have_no_run(places: tuple[int, ...]) -> None:
 def test_neighbours_in_a_bucket_are_one_run_in_whatever_order_a_call_names_them() -> None:
     """The most urgent first, each where its array is in the call."""
     keys = [key_of("a", (2,), 1, priority=2), key_of("b", (3,), 1, priority=0), key_of("c", (4,), 1, priority=1)]
-    ((run,),) = Call(store_of(keys, slots=1, shards=1), (2, 0, 1)).plan().runs.values()
-    assert [part.position for part in run.parts] == [2, 0, 1]
-    assert run.starts == (0, 12, 28, 36)
-    assert run.priorities is not None
-    assert run.priorities.tolist() == [0, 1, 2]
-    ((first, last),) = Call(store_of(keys, slots=1, shards=1), (0, 1)).plan().runs.values()
-    assert [(run.first, run.begin) for run in (first, last)] == [(0, 0), (2, 1)]
+    ((segment,),) = Call(store_of(keys, slots=1, shards=1), (2, 0, 1)).plan().segments.values()
+    assert [part.position for part in segment.parts] == [2, 0, 1]
+    assert segment.starts == (0, 12, 28, 36)
+    assert segment.priorities is not None
+    assert segment.priorities.tolist() == [0, 1, 2]
+    ((first, last),) = Call(store_of(keys, slots=1, shards=1), (0, 1)).plan().segments.values()
+    assert [(segment.first, segment.begin) for segment in (first, last)] == [(0, 0), (2, 1)]

@@ -475,7 +475,7 @@ def test_a_pull_says_what_has_become_of_the_shard_since_the_push_that_it_would_w
     simulation = Simulation(described(zero("w", (10,), 1), slots=1, shards=2), LINK)
     store, client = simulation.stores[0], simulation.clients[0]
     fails(client, store.push("w", 0, ones(10)), StoreLostError("silent"))
-    client.links[1 - next(iter(client.routing.runs[0]))].refused = trouble
+    client.links[1 - next(iter(client.routing.ranges[0]))].refused = trouble
     pulled = store.pull("w", 1)
     client.end_futures()
     told = "step 0 has to be pushed again, with step=0; its push failed: silent"

@@ -22,7 +22,7 @@ from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeou
 from weft_kvstore.settings import STEPS_AHEAD, LinkSettings
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import decode_request
-from weft_kvstore.wire.messages import MAX_RUNS, NOBODY, PayloadKind, Push
+from weft_kvstore.wire.messages import MAX_ENTRIES, NOBODY, PayloadKind, Push
 
 PATIENT = LinkSettings(silence_s=1e6)
 
@@ -127,7 +127,7 @@ def test_a_whole_bucket_is_one_run_however_many_keys_it_has() -> None:
     gradients = [np.full(16, number, np.float32) for number in range(500)]
     cluster.ended(cluster.store.push(keys, 0, gradients))
     pushes = [decode_request(parts)[0] for way, parts in cluster.delivered if way == "up"]
-    assert [len(push.runs) for push in pushes if isinstance(push, Push)] == [1]
+    assert [len(push.segments) for push in pushes if isinstance(push, Push)] == [1]
     values = cluster.ended(cluster.store.pull(keys, 1))
     assert all(np.array_equal(value, gradient) for value, gradient in zip(values, gradients, strict=True))
 
@@ -166,8 +166,8 @@ def test_values_are_set_for_many_keys_at_once() -> None:
 
 
 def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
-    """Every other key of a bucket is a run of its own."""
-    count = 2 * MAX_RUNS + 10
+    """Every other key of a bucket is a segment of its own."""
+    count = 2 * MAX_ENTRIES + 10
     keys = [kept(key_of(f"k{number}", (1,), 1)) for number in range(count)]
     description = store_of(keys, slots=1, shards=1)
     cluster = Cluster(description)
@@ -344,7 +344,7 @@ def test_pushes_of_several_calls_are_one_run_and_only_the_wrong_one_of_them_fail
     assert [name for name, push in pushed.items() if push.exception() is not None] == ["b"]
     assert f"'b', slice 0, step {last}: more than" in str(pushed["b"].exception())
     heard = [decode_request(parts)[0] for way, parts in simulation.delivered[begun:] if way == "up"]
-    runs = [run for push in heard if isinstance(push, Push) for run in push.runs]
+    runs = [run for push in heard if isinstance(push, Push) for run in push.segments]
     assert (PayloadKind.GRADIENT, NOBODY, 0, last, 0, 0, 4, 64) in runs
     assert not pushpull.done()
     rest = [(step, name) for name in "acd" for step in range(1, last + 1)]

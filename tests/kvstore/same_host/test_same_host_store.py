@@ -362,7 +362,7 @@ def test_a_stranger_may_not_speak_of_an_arena_that_it_did_not_bring() -> None:
     with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
         assert isinstance(peer.greet(hello_of(description, 0)), Welcome)
         peer.say(msgspec.structs.replace(push_of(0, [512, 512], first=[0, 1], frame=7), at=[(0, 1024)]))
-        assert peer.hear(PushRefused).run == 0
+        assert peer.hear(PushRefused).segment == 0
         assert "not brought" in peer.hear(PushRefused).reason
         assert shards[0].statistics()["arenas"] == 0
 
@@ -387,7 +387,7 @@ def brought(peer: RawPeer, description: StoreDescription) -> Iterator[tuple[Shar
     [
         ([(1 << 40, 512)], "Push.at: bytes .* of memory that has 8192"),
         ([(8000, 512)], "Push.at: bytes 8000 to 8512 of memory that has 8192"),
-        ([(0, 256), (512, 255)], "payload: 511 bytes came, nbytes of Push.runs adds up to 512"),
+        ([(0, 256), (512, 255)], "payload: 511 bytes came, nbytes of Push.segments adds up to 512"),
     ],
 )
 def test_what_points_elsewhere_ends_the_connection_and_nothing_else(at: list[tuple[int, int]], told: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from weft_kvstore.same_host.memory import SharedFrames, SharedMemory, Span
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.messages import PayloadKind, SentEntry
-from weft_kvstore.wire.outbox import BufferSource, Outbox, OutFrame, OutRun
+from weft_kvstore.wire.outbox import BufferSource, Outbox, OutFrame, OutSegment
 
 LARGE = SharedMemory.least_bytes
 
@@ -24,18 +24,18 @@ class Link:
         self.outbox: Outbox[SentEntry, Any] = Outbox(LinkSettings(credit_bytes=1 << 24, frame_bytes=1 << 24))
         self.shared = SharedFrames(memory)
 
-    def put(self, *runs: tuple[int, bool]) -> tuple[OutFrame[SentEntry, Any], list[Span]]:
-        """A frame of runs of one slice each: its bytes, and whether they are in the shared array. A run's owner is its
-        place."""
-        for number, (nbytes, shared) in enumerate(runs):
+    def put(self, *segments: tuple[int, bool]) -> tuple[OutFrame[SentEntry, Any], list[Span]]:
+        """A frame of segments of one slice each: its bytes, and whether they are in the shared array. A segment's owner
+        is its place."""
+        for number, (nbytes, shared) in enumerate(segments):
             entry = SentEntry(PayloadKind.GRADIENT, number + 1, 0, 0, 0)
             source = BufferSource(
                 memoryview(self.array)[:nbytes] if shared else memoryview(bytes([number + 1]) * nbytes)
             )  # type: ignore[arg-type]
-            self.outbox.put(OutRun(entry, 0, np.array([0, nbytes]), source, priority=number, owner=number))
+            self.outbox.put(OutSegment(entry, 0, np.array([0, nbytes]), source, priority=number, owner=number))
         frame = self.outbox.fill(0.0)
         assert frame is not None
-        assert len(frame.fragments) == len(runs)
+        assert len(frame.fragments) == len(segments)
         return frame, self.shared.put(frame)
 
 

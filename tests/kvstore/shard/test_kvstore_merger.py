@@ -16,7 +16,7 @@ from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import ProtocolError, Run
+from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
 DESCRIPTION = store_of([key_of("w", [8], 2)], slots=2, shards=1)
@@ -54,7 +54,7 @@ class Ends(Merger):
 
     def push_all(self) -> None:
         for slot in (0, 1):
-            run = Run(0, 0, 0, 0, 0, 1, 0, [memoryview(bytearray(np.ones(8, np.float32).tobytes()))])
+            run = PushSegment(0, 0, 0, 0, 0, 1, 0, [memoryview(bytearray(np.ones(8, np.float32).tobytes()))])
             self.push(self.shard, slot, run)
 
     def pull(self, wait: PullWait) -> None:
@@ -146,7 +146,7 @@ def test_an_answer_that_loses_a_connection_is_the_last_one_for_it(whole: bool) -
 
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     ends = Ends(lambda *_: None)
-    run = Run(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
+    run = PushSegment(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
         ends.push_rows(ends.shard, 0, run)
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):

@@ -107,7 +107,7 @@ def test_a_refused_run_takes_no_other_with_it() -> None:
     shard = Shard(a_store(keys=2, slots=2))
     shard.say(0, Barrier(1, 0, [1]))
     (refused,) = of(PushRefused, shard.push(0, 0, keys=[0, 1]))
-    assert refused.run == 1
+    assert refused.segment == 1
     shard.push(1, 0, keys=[0])
     shard.work()
     assert of(Values, shard.pull(0, version=1))
@@ -178,7 +178,7 @@ def test_pulls_of_the_state_take_no_memory_of_their_own() -> None:
     peer = shard.core.peers[bytes([0])]
     left, waiting = peer.outbox.clear()
     assert (len(left), len(waiting)) == (1, 48), "one is under way, as the credit allows"
-    assert len({id(one.run.source) for one in waiting}) == 1
+    assert len({id(one.segment.source) for one in waiting}) == 1
 
 
 def test_what_was_pulled_and_is_cancelled_does_not_leave() -> None:

@@ -15,7 +15,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import (
-    MAX_RUNS,
+    MAX_ENTRIES,
     Acknowledge,
     Bye,
     Done,
@@ -185,7 +185,7 @@ def test_values_that_left_for_a_process_that_is_gone_are_pinned_until_it_cannot_
 
 
 def test_thousands_of_receipts_leave_in_messages_that_a_client_takes(shard: Shard) -> None:
-    peer, frames = shard.peer(0), list(range(1, 2 * MAX_RUNS + 2))
+    peer, frames = shard.peer(0), list(range(1, 2 * MAX_ENTRIES + 2))
     peer.released, peer.acknowledge, peer.done = frames.copy(), frames.copy(), frames.copy()
     shard.core.links.waiting[peer] = None
     messages = shard.heard(0)
@@ -193,5 +193,5 @@ def test_thousands_of_receipts_leave_in_messages_that_a_client_takes(shard: Shar
         parts = [message for message in messages if isinstance(message, kind)]
         numbers = [message.request if isinstance(message, Done) else message.frame for message in parts]
         assert [number for some in numbers for number in some] == frames
-        assert max(map(len, numbers)) == MAX_RUNS
+        assert max(map(len, numbers)) == MAX_ENTRIES
     assert not shard.heard(0)

@@ -27,7 +27,7 @@ from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, NUMBER_BYTES, encode
 from weft_kvstore.wire.messages import (
-    MAX_RUNS,
+    MAX_ENTRIES,
     Acknowledge,
     Barrier,
     Bye,
@@ -139,7 +139,7 @@ def header(**fields: object) -> bytes:
 
 def push_header(count: object, *more: object) -> bytes:
     """That of a push, with any count and more in its row."""
-    return header(type="push", frame=1, runs=[[0, 0, DENSE, 0, 0, False, LAST, count, 28, *more]])
+    return header(type="push", frame=1, segments=[[0, 0, DENSE, 0, 0, False, LAST, count, 28, *more]])
 
 
 MALFORMED: dict[str, list[bytes]] = {
@@ -168,10 +168,10 @@ MALFORMED: dict[str, list[bytes]] = {
     "a count of 2**64 - 1": [push_header(2**64 - 1), bytes(28)],
     "a count of nothing": [push_header(0), bytes(28)],
     "a row that is too long": [push_header(1, 1), bytes(28)],
-    "a row that is too short": [header(type="push", frame=1, runs=[[0, 0, DENSE]]), bytes(28)],
-    "no run": [header(type="push", frame=1, runs=[]), b""],
-    "a pull of no run": [header(type="pull", asks=[[1, 0, False, 0, False, False, []]])],
-    "more runs than a message may have": [header(type="cancel", request=[1] * 5000)],
+    "a row that is too short": [header(type="push", frame=1, segments=[[0, 0, DENSE]]), bytes(28)],
+    "no segment": [header(type="push", frame=1, segments=[]), b""],
+    "a pull of no segment": [header(type="pull", asks=[[1, 0, False, 0, False, False, []]])],
+    "more segments than a message may have": [header(type="cancel", request=[1] * 5000)],
     "a list that claims 2**32 - 1 entries": [PREFIX + b"\x82\xa4type\xa6cancel\xa7request\xdd\xff\xff\xff\xff"],
     "a map that claims 2**32 - 1 entries": [PREFIX + b"\xdf\xff\xff\xff\xff"],
     "a string that claims 4 GiB": [PREFIX + b"\x81\xa4type\xdb\xff\xff\xff\xff"],
@@ -246,14 +246,14 @@ def say_pushed_rows(change: dict[str, int], peer: RawPeer) -> None:
     peer.say(a_push(said.pop("bucket"), [8], request=5, **said), bytes(8))
 
 
-def two_pulls(*runs: tuple[int, int, int, int]) -> Pull:
-    """One pull of two runs."""
-    return Pull([(1, 0, False, Reading.OWN, False, [*runs])])
+def two_pulls(*segments: tuple[int, int, int, int]) -> Pull:
+    """One pull of two segments."""
+    return Pull([(1, 0, False, Reading.OWN, False, [*segments])])
 
 
 def many_runs(request: int) -> Pull:
-    """A pull of as many runs as a message may have, which waits for ever."""
-    return Pull([(request, 2**40, False, Reading.OWN, False, [(DENSE, 0, 1, 0)] * MAX_RUNS)])
+    """A pull of as many segments as a message may have, which waits for ever."""
+    return Pull([(request, 2**40, False, Reading.OWN, False, [(DENSE, 0, 1, 0)] * MAX_ENTRIES)])
 
 
 OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
@@ -387,7 +387,7 @@ def test_a_push_by_a_slot_that_does_not_contribute_is_refused_and_counted(shard:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         peer.say(push_of(frame=9, step=step), bytes(28))
         refused = peer.hear(PushRefused)
-        assert (refused.frame, refused.run) == (9, 0)
+        assert (refused.frame, refused.segment) == (9, 0)
         assert f"slot {SPARE}, key 'b', slice 0, step {step}" in refused.reason
     assert shard.statistics()["refused_requests"] == before + 1
 
@@ -489,7 +489,7 @@ def test_runs_that_wait_are_bounded_however_few_pulls_have_them(shard: Served) -
         peer.say(pull_of(36, DENSE, 2**40))
         failed = peer.hear(Failed)
         assert (failed.request, failed.code) == (36, FailureCode.REFUSED)
-        assert "65536 runs of slices are asked for already" in failed.reason
+        assert "65536 ranges of slices are asked for already" in failed.reason
         peer.say(Cancel([20]))
         peer.say(pull_of(37, DENSE, 0))
         assert column(peer.hear(Values), "request") == [37], "the others are as they were"
@@ -565,8 +565,8 @@ def test_a_flood_of_pulls_whose_values_are_never_acknowledged(shard: Served) -> 
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for first in range(0, 20_000, 1000):
-            runs = [(DENSE, 0, LAST + 1, 0)]
-            asks = [(first + at, 0, False, Reading.OWN, False, runs) for at in range(1000)]
+            segments = [(DENSE, 0, LAST + 1, 0)]
+            asks = [(first + at, 0, False, Reading.OWN, False, segments) for at in range(1000)]
             peer.say(Pull(asks))
         for _ in range(5):
             shard.train()

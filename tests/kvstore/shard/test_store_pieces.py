@@ -68,7 +68,7 @@ class Shard:
         found: dict[int, bytes] = {}
         for message, payload in self.heard:
             begin = 0
-            for request, *_, nbytes in message.runs if type(message) is Values else ():
+            for request, *_, nbytes in message.segments if type(message) is Values else ():
                 found[request] = found.get(request, b"") + payload[begin : begin + nbytes]
                 begin += nbytes
         return found
@@ -227,11 +227,11 @@ def test_a_rule_that_is_called_for_each_slice_is_called_a_bounded_number_of_time
 
 
 def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.merger.MAX_QUEUED_RUNS", 3)
+    monkeypatch.setattr("weft_kvstore.shard.merger.MAX_QUEUED_SEGMENTS", 3)
     shard = Shard(store_of([constant(key_of("w", [8], 1), 3.0)], slots=1, shards=1, slice_bytes=4))
     for request in range(1, 4):
         shard.core.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)
-    assert shard.core.peers[b"0"].outbox.queued_runs == 3
+    assert shard.core.peers[b"0"].outbox.queued_segments == 3
     shard.flush()
     assert shard.values() == dict.fromkeys(range(1, 4), np.float32(3).tobytes()), "what was fetched counts no more"
     for request in range(4, 8):
@@ -239,7 +239,7 @@ def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monke
     shard.flush()
     (failed,) = [message for message, _ in shard.heard if isinstance(message, Failed)]
     assert failed.request == 7
-    assert "12 bytes of values in 3 runs wait to be fetched already" in failed.reason
+    assert "12 bytes of values in 3 segments wait to be fetched already" in failed.reason
     assert set(shard.values()) == {*range(1, 7)}, "the others are as they were"
 
 

@@ -8,7 +8,7 @@ import pytest
 from store_cluster import store_of, table_of
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import Run
+from weft_kvstore.wire.codec import PushSegment
 from weft_kvstore.wire.messages import PayloadKind
 
 IDS = np.array([1, 4, 6], np.int64)
@@ -23,8 +23,8 @@ def table() -> TableState:
     return found
 
 
-def run_of(payload: memoryview) -> Run:
-    return Run(PayloadKind.GRADIENT, 1, 0, 0, 0, 1, 1, [payload])
+def segment_of(payload: memoryview) -> PushSegment:
+    return PushSegment(PayloadKind.GRADIENT, 1, 0, 0, 0, 1, 1, [payload])
 
 
 def payload_at(offset: int) -> memoryview:
@@ -36,13 +36,13 @@ def payload_at(offset: int) -> memoryview:
 
 def test_rows_are_used_where_they_arrived() -> None:
     payload = payload_at(0)
-    _, values = table().reader.rows(run_of(payload))
+    _, values = table().reader.rows(segment_of(payload))
     assert np.shares_memory(values, np.frombuffer(payload, np.uint8))
 
 
 @pytest.mark.parametrize("payload", [payload_at(0).toreadonly(), payload_at(2), payload_at(1)])
 def test_rows_are_copied_from_where_they_may_not_be_written_or_do_not_fit(payload: memoryview) -> None:
-    rows = table().reader.rows(run_of(payload))
+    rows = table().reader.rows(segment_of(payload))
     assert not np.shares_memory(rows[1], np.frombuffer(payload, np.uint8))
     for array, wanted in zip(rows, (IDS, VALUES), strict=True):
         assert np.array_equal(array, wanted)

@@ -29,7 +29,7 @@ def test_every_slice_is_on_exactly_one_shard_and_a_shard_has_adjacent_ones(
 ) -> None:
     description = described(elements, shards, slice_bytes)
     routing = routing_of(description)
-    for key, cut, runs in zip(description.keys, routing.slices, routing.runs, strict=True):
+    for key, cut, runs in zip(description.keys, routing.slices, routing.ranges, strict=True):
         assert sorted(index for run in runs.values() for index in run) == list(range(cut.count))
         assert sum(cut.length(run.start, len(run)) for run in runs.values()) == key.nbytes
         assert all(cut.length(index) > 0 for index in range(cut.count))
@@ -43,7 +43,7 @@ def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
     description = described(elements, shards)
     routing = routing_of(description)
     loads = [0] * shards
-    for cut, runs in zip(routing.slices, routing.runs, strict=True):
+    for cut, runs in zip(routing.slices, routing.ranges, strict=True):
         for shard, run in runs.items():
             loads[shard] += cut.length(run.start, len(run))
     assert sum(loads) == sum(key.nbytes for key in description.keys)
@@ -101,6 +101,6 @@ def test_keys_are_of_one_bucket_where_they_are_updated_alike() -> None:
 
 
 def test_a_large_key_is_on_every_shard() -> None:
-    runs = routing_of(described([1 << 16], 4)).runs[0]
+    runs = routing_of(described([1 << 16], 4)).ranges[0]
     assert sorted(runs) == [0, 1, 2, 3]
     assert {len(run) for run in runs.values()} == {64}

@@ -35,7 +35,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.state import AskedRows, TableState
-from weft_kvstore.wire.codec import ProtocolError, Run
+from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
 WIDTH = 3
@@ -319,13 +319,13 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     merger = Merger(None, str, priorities=True)  # type: ignore[arg-type]  # nobody is answered
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.rows = AskedRows(table_in(job), chunks)
-    run = Run(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes())])
+    run = PushSegment(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes())])
     with pytest.raises(ProtocolError, match=told):
         merger.ask_ids(job, wait, run)
     row = np.zeros((len(payload), WIDTH), np.float32)
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):
-        merger.push_rows(job, 0, Run(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, [memoryview(values)]))
+        merger.push_rows(job, 0, PushSegment(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, [memoryview(values)]))
     assert table_in(job).rows.count == 0
 
 

@@ -25,7 +25,7 @@ from weft_kvstore.wire.codec import (
     decode_request,
     encode,
     parts_at,
-    runs_of,
+    push_segments,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -77,8 +77,8 @@ def test_a_client_does_not_read_what_only_clients_say(name: str) -> None:
 def pushed(*rows: dict[str, object], **changes: object) -> list[bytes]:
     """A push of these rows, each with changed fields."""
     row = {"count": 1, "nbytes": 4}
-    runs = [row_of(SENT, **{**row, **one}) for one in rows or ({},)]  # type: ignore[arg-type]  # wrong ones too
-    return [PREFIX + msgspec.msgpack.encode({"type": "push", "frame": 1, "runs": runs, **changes}), b"abcd"]
+    segments = [row_of(SENT, **{**row, **one}) for one in rows or ({},)]  # type: ignore[arg-type]  # wrong ones too
+    return [PREFIX + msgspec.msgpack.encode({"type": "push", "frame": 1, "segments": segments, **changes}), b"abcd"]
 
 
 def asked(*ask: object) -> list[bytes]:
@@ -93,8 +93,8 @@ def asked(*ask: object) -> list[bytes]:
         ([b""], "header: begins with b''"),
         ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
         ([MAGIC], "format version None"),
-        ([MAGIC + b"\x03"], "format version 3, this side speaks 14"),
-        ([MAGIC + b"\x0a\x80"], "format version 10, this side speaks 14"),
+        ([MAGIC + b"\x03"], "format version 3, this side speaks 15"),
+        ([MAGIC + b"\x0a\x80"], "format version 10, this side speaks 15"),
         ([PREFIX], "header: "),
         ([PREFIX + b"\x80"], "`type`"),
         ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
@@ -105,15 +105,15 @@ def asked(*ask: object) -> list[bytes]:
         (pushed()[:1], "Push has one, none came"),
         (pushed(frame=-1), r"\$\.frame"),
         (pushed(frame="1"), r"\$\.frame"),
-        (pushed({}, {"bucket": -1}), r"\$\.runs\[1\]\[2\]"),
-        (pushed({"step": 2**63}), r"\$\.runs\[0\]\[3\]"),
-        (pushed({"payload_kind": 5}), r"enum value 5 - at `\$\.runs\[0\]\[0\]"),
-        (pushed(runs=[[0] * 7]), r"length 8.* - at `\$\.runs\[0\]"),
-        (pushed(*[{}] * 5000), r"\$\.runs"),
-        (pushed({"count": 0}), r"\$\.runs\[0\]\[6\]"),
-        (pushed({"nbytes": 5}), r"4 bytes came, nbytes of Push\.runs adds up to 5"),
-        (pushed({"nbytes": 2**63 - 1}), r"nbytes of Push\.runs adds up to 9223372036854775807"),
-        (pushed(runs=[]), r"\$\.runs"),
+        (pushed({}, {"bucket": -1}), r"\$\.segments\[1\]\[2\]"),
+        (pushed({"step": 2**63}), r"\$\.segments\[0\]\[3\]"),
+        (pushed({"payload_kind": 5}), r"enum value 5 - at `\$\.segments\[0\]\[0\]"),
+        (pushed(segments=[[0] * 7]), r"length 8.* - at `\$\.segments\[0\]"),
+        (pushed(*[{}] * 5000), r"\$\.segments"),
+        (pushed({"count": 0}), r"\$\.segments\[0\]\[6\]"),
+        (pushed({"nbytes": 5}), r"4 bytes came, nbytes of Push\.segments adds up to 5"),
+        (pushed({"nbytes": 2**63 - 1}), r"nbytes of Push\.segments adds up to 9223372036854775807"),
+        (pushed(segments=[]), r"\$\.segments"),
         (asked(1, 0, False, 0, False, []), r"length >= 1 - at `\$\.asks\[0\]\[5\]"),
         (asked(1, 0, False, 3, False, [[0, 0, 1, 0]]), r"enum value 3 - at `\$\.asks\[0\]\[3\]"),
     ],
@@ -127,7 +127,7 @@ def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], tol
     ("at", "payload", "told"),
     [
         ([(64, 12)], b"abcdefghijkl", "payload: Values has it in shared memory, 12 bytes came"),
-        ([(64, 8), (0, 3)], None, "payload: 11 bytes came, nbytes of Values.runs adds up to 12"),
+        ([(64, 8), (0, 3)], None, "payload: 11 bytes came, nbytes of Values.segments adds up to 12"),
         ([], None, "payload: Values has one, none came"),
         ([(64, 0)], None, "at"),
     ],
@@ -157,11 +157,11 @@ def test_runs_have_their_bytes_however_the_payload_is_parted(sizes: list[int], c
         begin += cut
     parts = [part for part in [*parts, memoryview(whole[begin:])] if part.nbytes] or [memoryview(b"")]
     push = m.Push(1, [(m.PayloadKind.GRADIENT, 0, 0, 0, 0, number, 1, size) for number, size in enumerate(sizes)])
-    runs = runs_of(push, parts)
-    assert [bytes(run.payload) for run in runs] == [
+    segments = push_segments(push, parts)
+    assert [bytes(segment.payload) for segment in segments] == [
         whole[end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True)
     ]
-    assert all(run.copied().payload.readonly is False for run in runs)
+    assert all(segment.copied().payload.readonly is False for segment in segments)
 
 
 @settings(max_examples=500)

@@ -28,18 +28,20 @@ from weft_kvstore.wire.outbox import (
     BufferSource,
     Outbox,
     OutFrame,
-    OutRun,
+    OutSegment,
     Pinnable,
 )
 
-Run = OutRun[Any, Any]
+Segment = OutSegment[Any, Any]
 
 
-def run_of(lengths: Sequence[int], priorities: Sequence[int] | int = 0, first: int = 0, entry: object = (0, 0)) -> Run:
+def segment_of(
+    lengths: Sequence[int], priorities: Sequence[int] | int = 0, first: int = 0, entry: object = (0, 0)
+) -> Segment:
     """Slices of these lengths; of these priorities, which ascend, or all of one."""
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     one = isinstance(priorities, int)
-    return OutRun(
+    return OutSegment(
         entry,
         first,
         bounds,
@@ -50,17 +52,17 @@ def run_of(lengths: Sequence[int], priorities: Sequence[int] | int = 0, first: i
     )
 
 
-def slice_of(nbytes: int, priority: int = 0, index: int = 0, entry: object = (0, 0)) -> Run:
-    return run_of([nbytes], priority, index, entry)
+def slice_of(nbytes: int, priority: int = 0, index: int = 0, entry: object = (0, 0)) -> Segment:
+    return segment_of([nbytes], priority, index, entry)
 
 
 def slices(frame: OutFrame[Any, Any]) -> list[tuple[Any, int, int]]:
     """(entry, slice, bytes) in the order in which they lie in a frame."""
     return [
         (
-            fragment.run.entry,
-            fragment.run.first + number,
-            int(fragment.run.bounds[number + 1] - fragment.run.bounds[number]),
+            fragment.segment.entry,
+            fragment.segment.first + number,
+            int(fragment.segment.bounds[number + 1] - fragment.segment.bounds[number]),
         )
         for fragment in frame.fragments
         for number in range(fragment.first, fragment.first + fragment.count)
@@ -97,14 +99,14 @@ runs_of_slices = st.lists(
 @settings(max_examples=200)
 @given(runs_of_slices, st.integers(1, 200), st.integers(1, 400), st.booleans())
 def test_runs_of_many_slices_leave_as_if_each_slice_had_been_put_by_itself(
-    runs: list[list[tuple[int, int]]], frame_bytes: int, credit: int, priorities: bool
+    segments: list[list[tuple[int, int]]], frame_bytes: int, credit: int, priorities: bool
 ) -> None:
-    """In the order of priority, then of runs, then within a run; whatever frames cut them into."""
+    """In the order of priority, then of segments, then within a segment; whatever frames cut them into."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=credit, frame_bytes=frame_bytes, priorities=priorities))
     wanted = []
-    for number, one in enumerate(runs):
+    for number, one in enumerate(segments):
         one.sort(key=lambda each: each[0])
-        outbox.put(run_of([nbytes for _, nbytes in one], [priority for priority, _ in one], 10, (number,)))
+        outbox.put(segment_of([nbytes for _, nbytes in one], [priority for priority, _ in one], 10, (number,)))
         urgency = [priority if priorities else 0 for priority, _ in one]
         wanted += [(urgency[at], (number,), 10 + at, one[at][1]) for at in range(len(one))]
     assert outbox.queued_slices == len(wanted)
@@ -162,7 +164,7 @@ def test_at_most_the_credit_or_one_slice_arrives_before_an_urgent_slice(
     for event in before:
         if isinstance(event, list):
             largest = max(largest, *event)
-            outbox.put(run_of(event, 1))
+            outbox.put(segment_of(event, 1))
         elif wire:
             outbox.acknowledge(wire.popleft().number, 1.0)
         send()
@@ -182,7 +184,7 @@ def test_at_most_the_credit_or_one_slice_arrives_before_an_urgent_slice(
 def test_without_priorities_the_law_does_not_hold() -> None:
     """What the law's test would see if the mechanism were off: everything waiting arrives first."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=100, frame_bytes=100, priorities=False))
-    outbox.put(run_of([100] * 10, 1))
+    outbox.put(segment_of([100] * 10, 1))
     outbox.put(slice_of(10, priority=0, index=99))
     order = drained(outbox)
     before = [index for _, index, _ in order].index(99)
@@ -191,7 +193,7 @@ def test_without_priorities_the_law_does_not_hold() -> None:
 
 def test_a_slice_larger_than_the_credit_goes_alone() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=100, frame_bytes=100))
-    outbox.put(run_of([60, 1000, 60]))
+    outbox.put(segment_of([60, 1000, 60]))
     first = outbox.fill(0.0)
     assert first is not None
     assert indices(first) == [0]
@@ -208,36 +210,36 @@ def test_a_slice_larger_than_the_credit_goes_alone() -> None:
 def test_small_slices_share_a_frame_that_does_not_wait_to_fill() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=1000, frame_bytes=100))
     for number in range(2):
-        outbox.put(run_of([10] * 6, first=10 * number))
+        outbox.put(segment_of([10] * 6, first=10 * number))
     frames = [outbox.fill(0.0), outbox.fill(0.0), outbox.fill(0.0)]
     assert [indices(frame) if frame else [] for frame in frames] == [[0, 1, 2, 3, 4, 5, 10, 11, 12, 13], [14, 15], []]
 
 
 def test_a_frame_within_one_buffer_is_a_view_of_it() -> None:
-    run = run_of([4, 4, 4], first=4, entry=(5, 1))
+    segment = segment_of([4, 4, 4], first=4, entry=(5, 1))
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=12, frame_bytes=8))
-    outbox.put(run)
+    outbox.put(segment)
     payloads = []
     for first, count in ((4, 2), (6, 1)):
         frame = outbox.fill(0.0)
         assert frame is not None
         assert frame.rows == [[5, 1, first, count, 4 * count]]
         payloads.append(frame.payload())
-    assert all(isinstance(one, memoryview) and one.obj is run.source.base.obj for one in payloads)
+    assert all(isinstance(one, memoryview) and one.obj is segment.source.base.obj for one in payloads)
     assert b"".join(payloads) == bytes(range(12))
 
 
 class Turned:
-    """A source that lays what it is asked for the other way round: what comes of a run depends on all of it."""
+    """A source that lays what it is asked for the other way round: what comes of a segment depends on all of it."""
 
     def read(self, start: int, stop: int) -> Sequence[bytes]:
         return (bytes(reversed(range(start, stop))),)
 
 
 def test_what_the_header_has_as_one_run_is_cut_at_once() -> None:
-    """Parts of a run that have left and leave again are pieces of their own."""
+    """Parts of a segment that have left and leave again are pieces of their own."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(frame_bytes=2, credit_bytes=1 << 20))
-    outbox.put(OutRun((0, 0), 0, np.arange(5), Turned(), priority=0, owner=None))
+    outbox.put(OutSegment((0, 0), 0, np.arange(5), Turned(), priority=0, owner=None))
     other = slice_of(2, 1, 7, entry=(1, 0))
     outbox.put(other)
     assert [bytes(frame.payload()) for frame in (outbox.fill(0.0), outbox.fill(0.0)) if frame] == [b"\1\0", b"\3\2"]
@@ -254,7 +256,7 @@ def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
     for entry, text, index in [((0, 0), b"abcd", 0), ((1, 0), b"efgh", 0), ((0, 0), b"ijkl", 3), ((0, 0), b"mn", 4)]:
         bounds = np.array([0, len(text)])
-        outbox.put(OutRun(entry, index, bounds, BufferSource(memoryview(text)), priority=0, owner=None))
+        outbox.put(OutSegment(entry, index, bounds, BufferSource(memoryview(text)), priority=0, owner=None))
     frame = outbox.fill(0.0)
     assert frame is not None
     assert frame.rows == [[0, 0, 0, 1, 4], [1, 0, 0, 1, 4], [0, 0, 3, 2, 6]]
@@ -264,27 +266,27 @@ def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
 @settings(max_examples=200)
 @given(runs_of_slices, st.integers(0, 12), st.sets(st.integers(0, 7)))
 def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_place(
-    runs: list[list[tuple[int, int]]], sent: int, cancelled: set[int]
+    segments: list[list[tuple[int, int]]], sent: int, cancelled: set[int]
 ) -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=200, frame_bytes=60))
     put = []
-    for number, one in enumerate(runs):
+    for number, one in enumerate(segments):
         one.sort(key=lambda each: each[0])
-        put.append(run_of([nbytes for _, nbytes in one], [priority for priority, _ in one], entry=(number,)))
+        put.append(segment_of([nbytes for _, nbytes in one], [priority for priority, _ in one], entry=(number,)))
         outbox.put(put[-1])
     for _ in range(sent):
         outbox.fill(0.0)
     again = [*put, *outbox.requeue()]
     assert outbox.in_flight_bytes == 0
-    for run in again:
-        if run.entry[0] in cancelled:
-            outbox.cancel(run)
+    for segment in again:
+        if segment.entry[0] in cancelled:
+            outbox.cancel(segment)
     outbox.fill(0.0)
     outbox.fill(0.0)
     outbox.requeue()
     order = sorted(
         (priority, number, at, nbytes)
-        for number, one in enumerate(runs)
+        for number, one in enumerate(segments)
         for at, (priority, nbytes) in enumerate(one)
         if number not in cancelled
     )
@@ -296,31 +298,31 @@ def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_pl
 
 def test_pieces_that_were_refused_together_wait_again_and_leave_the_numbers_of_a_frames_runs() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
-    runs = [slice_of(4, index=index, entry=entry) for entry, index in [("a", 0), ("a", 1), ("b", 7), ("a", 2)]]
-    for run in [*runs, run_of([2, 2], first=3, entry="a")]:
-        outbox.put(run)
+    segments = [slice_of(4, index=index, entry=entry) for entry, index in [("a", 0), ("a", 1), ("b", 7), ("a", 2)]]
+    for segment in [*segments, segment_of([2, 2], first=3, entry="a")]:
+        outbox.put(segment)
     frame = outbox.fill(0.0)
     assert frame is not None
     fragments = list(frame.fragments)
     assert [one.row for one in fragments] == [0, 0, 1, 2, 2]
-    outbox.cancel(runs[3])
-    again = outbox.requeue_row(frame.number, 2)
-    assert [(run.first, run.count) for run in again] == [(3, 2)]
-    assert [run.first for run in outbox.requeue_row(frame.number, 0)] == [0, 1]
+    outbox.cancel(segments[3])
+    again = outbox.requeue_segment(frame.number, 2)
+    assert [(segment.first, segment.count) for segment in again] == [(3, 2)]
+    assert [segment.first for segment in outbox.requeue_segment(frame.number, 0)] == [0, 1]
     assert outbox.acknowledge(frame.number, 0.0) == (fragments[2],)
     assert drained(outbox) == [("a", 0, 4), ("a", 1, 4), ("a", 3, 2), ("a", 4, 2)]
 
 
 def test_a_cancelled_run_is_not_sent_and_does_not_count() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=15, frame_bytes=15))
-    runs = [run_of([10, 10], first=10 * number) for number in range(3)]
-    for run in runs:
-        outbox.put(run)
+    segments = [segment_of([10, 10], first=10 * number) for number in range(3)]
+    for segment in segments:
+        outbox.put(segment)
     frame = outbox.fill(0.0)
     assert frame is not None
-    outbox.cancel(runs[0])
-    outbox.cancel(runs[1])
-    outbox.cancel(runs[1])
+    outbox.cancel(segments[0])
+    outbox.cancel(segments[1])
+    outbox.cancel(segments[1])
     assert (outbox.queued_slices, outbox.queued_bytes, outbox.in_flight_bytes) == (2, 20, 10)
     assert outbox.requeue() == []
     assert [index for _, index, _ in drained(outbox)] == [20, 21]
@@ -477,13 +479,13 @@ def test_what_is_cancelled_is_not_kept() -> None:
     outbox.put(slice_of(64))
     assert outbox.fill(0.0) is not None
     kept = [slice_of(8, index=index) for index in range(3)]
-    for run in kept:
-        outbox.put(run)
+    for segment in kept:
+        outbox.put(segment)
     for index in range(100):
-        run = slice_of(1024, index=10 + index)
-        outbox.put(run)
-        outbox.cancel(run)
-        assert not run.source.read(0, 1024)[0]
+        segment = slice_of(1024, index=10 + index)
+        outbox.put(segment)
+        outbox.cancel(segment)
+        assert not segment.source.read(0, 1024)[0]
         assert outbox.fill(0.0) is None
         assert len(outbox._heap) <= 2 * len(kept)
     outbox.cancel(kept[1])

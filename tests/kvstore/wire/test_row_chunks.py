@@ -1,4 +1,4 @@
-"""Rows as chunks of bytes and back, whatever runs they travel in."""
+"""Rows as chunks of bytes and back, whatever segments they travel in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import MOST_PARTS, ORDERED_AT_ONCE, Chunks, Rows, batches, is_ascending, merging, own_rows
 from weft_kvstore.sharding import RowLayout, chunks_of
-from weft_kvstore.wire.codec import ProtocolError, RowReader, RowSource, Run
+from weft_kvstore.wire.codec import ProtocolError, PushSegment, RowReader, RowSource
 from weft_kvstore.wire.messages import PayloadKind
 
 
@@ -21,19 +21,19 @@ def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | No
     return RowLayout(1000, width, np.dtype(np.float32), shards, rows_up, 5, 4, growth)
 
 
-def runs(cut: RowLayout, base: memoryview, chunk_rows: int, chunks: int, stops: list[int]) -> list[Run]:
+def runs(cut: RowLayout, base: memoryview, chunk_rows: int, chunks: int, stops: list[int]) -> list[PushSegment]:
     found, first = [], 0
     for stop in [one for one in stops if one < chunks] + [chunks]:
         payload = memoryview(bytearray(base[first * chunk_rows : stop * chunk_rows]))
-        found.append(Run(PayloadKind.GRADIENT, 1, 0, 0, first, stop - first, chunks, [payload]))
+        found.append(PushSegment(PayloadKind.GRADIENT, 1, 0, 0, first, stop - first, chunks, [payload]))
         first = stop
     return found
 
 
-def run_of(source: RowSource, cut: RowLayout, low: int, high: int, chunks: int) -> Run:
+def segment_of(source: RowSource, cut: RowLayout, low: int, high: int, chunks: int) -> PushSegment:
     """Chunks `low` to before `high` as they arrive in memory that nobody else has."""
     part = b"".join(source.read(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
-    return Run(PayloadKind.GRADIENT, 1, 0, 0, low, high - low, chunks, [memoryview(bytearray(part))])
+    return PushSegment(PayloadKind.GRADIENT, 1, 0, 0, low, high - low, chunks, [memoryview(bytearray(part))])
 
 
 def packed(rows: Rows, cut: RowLayout, picked: Array | None = None) -> memoryview:
@@ -60,8 +60,8 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
     assert (source.count, source.nbytes) == (mine, mine * (8 + 4 * width))
     push, whole = Chunks(chunks), []
     for low, high in pairwise([0, *[stop for stop in stops if stop < chunks], chunks]):
-        run = run_of(source, cut, low, high, chunks)
-        came = RowReader(cut, shards - 1, "t").rows(run)
+        segment = segment_of(source, cut, low, high, chunks)
+        came = RowReader(cut, shards - 1, "t").rows(segment)
         assert not whole
         whole = list(push.add(low, high - low, 7, came, "here"))
     parts, wanted = [Rows(*part) for part in whole], rows.values[picked]
@@ -73,7 +73,9 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
     total = ended(merging(parts, [Rows(ids[picked] // shards, wanted.copy())]))
     assert np.array_equal(joined(total)[1], wanted + wanted)
     of_ids = memoryview(ids[picked].tobytes())
-    asked = [RowReader(cut, shards - 1, "t").ids(run) for run in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)]
+    asked = [
+        RowReader(cut, shards - 1, "t").ids(segment) for segment in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)
+    ]
     assert np.array_equal(np.concatenate(asked), ids[picked] // shards)
 
 
@@ -88,10 +90,10 @@ def test_rows_that_leave_are_read_where_they_lie_until_then() -> None:
 def test_what_came_as_one_run_stays_where_it_arrived() -> None:
     cut = cut_of(1, 2, 7)
     source = RowSource(np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2), cut)
-    came = [run_of(source, cut, low, high, 6) for low, high in ((0, 2), (2, 6))]
-    parts = [RowReader(cut, 0, "t").rows(run) for run in came]
-    for run, (ids, values) in zip(came, parts, strict=True):
-        payload = np.frombuffer(run.payload, np.uint8)
+    came = [segment_of(source, cut, low, high, 6) for low, high in ((0, 2), (2, 6))]
+    parts = [RowReader(cut, 0, "t").rows(segment) for segment in came]
+    for segment, (ids, values) in zip(came, parts, strict=True):
+        payload = np.frombuffer(segment.payload, np.uint8)
         assert np.shares_memory(values, payload)
         assert not np.shares_memory(ids, payload), "a pull that waits keeps its ids, and not the message"
     push = Chunks(6)
@@ -187,6 +189,6 @@ def test_ids_that_cannot_be_are_refused(ids: list[int], growth: GrowthDescriptio
     cut = cut_of(1, 2, 2, growth)
     rows = Rows(np.array(ids, cut.id_dtype), np.zeros((len(ids), 2), np.float32))
     chunks = chunks_of(len(ids), 2)
-    run = Run(PayloadKind.GRADIENT, 1, 0, 0, 0, chunks, chunks, [packed(rows, cut)])
+    segment = PushSegment(PayloadKind.GRADIENT, 1, 0, 0, 0, chunks, chunks, [packed(rows, cut)])
     with pytest.raises(ProtocolError, match=told):
-        RowReader(cut, 0, "t").rows(run)
+        RowReader(cut, 0, "t").rows(segment)
