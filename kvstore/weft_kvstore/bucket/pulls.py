@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,56 +20,28 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment, Pin
 # --- A pull on a shard, until it is answered --------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class PullWait:
     """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by bucket, the slices that are not answered;
-    `rows` are those that a pull of a table asks for (`tables.steps.AskedRows`). `compressed`: values may be encoded for
-    it.
+    `rows` are those that a pull of a table asks for (`tables.state.AskedRows`). `compressed`: values may be encoded for
+    it. `priority` is the call's own: answers to a higher one are sent first. `entries`: how many ranges were asked for,
+    of any length, which is what it costs to look at. `waits_in`: the buckets where it waits, or has waited.
     """
 
-    __slots__ = (
-        "compressed",
-        "dropped",
-        "entries",
-        "link",
-        "open",
-        "priority",
-        "reading",
-        "request",
-        "rows",
-        "slot",
-        "state",
-        "version",
-        "waits_in",
-    )
-
-    def __init__(  # what a message says of it
-        self,
-        link: Any,
-        request: int,
-        version: int,
-        *,
-        slot: int,
-        state: bool,
-        reading: Reading,
-        compressed: bool = False,
-        priority: int = 0,
-    ) -> None:
-        self.link = link
-        self.request = request
-        self.version = version
-        self.slot = slot
-        self.state = state
-        self.reading = reading
-        self.compressed = compressed
-        self.priority = priority
-        """The call's own: answers to a higher one are sent first."""
-        self.entries = 0
-        """How many ranges were asked for, of any length: what it costs to look at."""
-        self.rows: Any = None
-        self.open: dict[int, Ranges] = {}
-        self.dropped = False
-        self.waits_in: list[WaitingPulls] = []
-        """The buckets where it waits, or has waited."""
+    link: Any
+    request: int
+    version: int
+    _: KW_ONLY
+    slot: int
+    state: bool
+    reading: Reading
+    compressed: bool = False
+    priority: int = 0
+    entries: int = 0
+    rows: Any = None
+    open: dict[int, Ranges] = field(default_factory=dict)
+    dropped: bool = False
+    waits_in: list[WaitingPulls] = field(default_factory=list)
 
     @property
     def settled(self) -> bool:

@@ -265,8 +265,8 @@ class ShardCore:
                 reading=reading,
                 compressed=compressed,
                 priority=pull.priority,
+                entries=len(ranges),
             )
-            wait.entries = len(ranges)
             asked.append(wait)
             peer.pulls[request] = wait
             peer.open_entries += len(ranges)
