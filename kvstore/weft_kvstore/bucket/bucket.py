@@ -268,7 +268,7 @@ class Bucket(PendingSteps):
             return True
         steps.through[:, at] = step + 1
         steps.version[at] = step + 1
-        if self.sets.ahead:
+        if self.sets.pending:
             self.sets.reached(step + 1, first, stop)
         if self.reached is not None:
             self.reached(step + 1, first, stop)

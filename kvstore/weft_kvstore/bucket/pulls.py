@@ -261,15 +261,15 @@ class BucketPulls(WaitingPulls):
             arrays = [(update.state[name], first, stop, entry._replace(array=number)) for number, name in names]
         else:
             arrays = [(update.values, first, stop, entry)]
-        all_priorities, ahead, found = self._spec.part.priorities, wait.priority * CALL_PRIORITY, []
+        all_priorities, of_call, found = self._spec.part.priorities, wait.priority * CALL_PRIORITY, []
         for values, begin, end, entry in arrays:
             for low, high, held, part, bounds in values.sections(begin, end):
                 priority, priorities = int(all_priorities[low]), None
                 if high - low > 1 and priority != all_priorities[high - 1]:
-                    priorities = all_priorities[low:high] - ahead
+                    priorities = all_priorities[low:high] - of_call
                 pin = Pin(held, part, high - low, first=low)
                 segment: AnswerSegment = OutSegment(
-                    entry, low, bounds, held.source, priority=priority - ahead, owner=pin, priorities=priorities
+                    entry, low, bounds, held.source, priority=priority - of_call, owner=pin, priorities=priorities
                 )
                 found.append(segment)
         return found

@@ -56,10 +56,10 @@ def check_version(where: str, version: int, now: int, passed: int, *, given: boo
 
 
 class BucketSets:
-    """`version` (slices) int64 is that of each slice, and changed by others. Invariant: `ahead` holds only versions
+    """`version` (slices) int64 is that of each slice, and changed by others. Invariant: `pending` has only versions
     beyond it."""
 
-    __slots__ = ("_given", "_lacking", "_spec", "_values", "_version", "ahead", "complete", "known")
+    __slots__ = ("_given", "_lacking", "_spec", "_values", "_version", "complete", "known", "pending")
 
     def __init__(self, spec: BucketSpec, version: Array, values: BucketValues, given: Array) -> None:
         self._spec = spec
@@ -69,13 +69,13 @@ class BucketSets:
         self._lacking = given.copy()
         self.complete = not given.any()
         """Whether every slice has a value."""
-        self.ahead: dict[int, PendingSegments] = {}
+        self.pending: dict[int, PendingSegments] = {}
         self.known = KnownSets()
 
     @property
     def waiting(self) -> int:
         """Slices that were set for versions that are still to come."""
-        return sum(len(pending) for pending in list(self.ahead.values()))
+        return sum(len(pending) for pending in list(self.pending.values()))
 
     def lacks(self, first: int, stop: int) -> bool:
         """Whether one of these slices was never set, and has no first value."""
@@ -93,8 +93,8 @@ class BucketSets:
         for low, high in self.known.new(first, stop, origin):
             for begin, end, now in ranges_alike(self._version[low:high], low):
                 at = begin + int(self._given[begin:end].argmin())  # The first that is not, if there is one.
-                for slice_ in range(begin, end) if self.ahead else (at,):  # Each counts what waits for itself.
-                    waiting = [one for one, some in self.ahead.items() if some.within(slice_, slice_ + 1)]
+                for slice_ in range(begin, end) if self.pending else (at,):  # Each counts what waits for itself.
+                    waiting = [one for one, some in self.pending.items() if some.within(slice_, slice_ + 1)]
                     where, given = f"slot {slot}, {self._spec.named(slice_)}", bool(self._given[slice_])
                     check_version(where, version, now, now, given=given, waiting=waiting)
 
@@ -112,9 +112,9 @@ class BucketSets:
                 self._put(pending.part(segment, first, stop))
                 changed.append((first, stop))
             for first, stop in ranges_where(later, low):
-                ahead = self.ahead.setdefault(version, PendingSegments(self._values.bounds))
-                ahead.take(first, stop)
-                ahead.put(pending.part(segment, first, stop))
+                waiting = self.pending.setdefault(version, PendingSegments(self._values.bounds))
+                waiting.take(first, stop)
+                waiting.put(pending.part(segment, first, stop))
         self.known.add(segment.first, segment.stop, origin)
         return changed
 
@@ -126,13 +126,13 @@ class BucketSets:
 
     def reached(self, version: int, first: int, stop: int) -> None:
         """These slices are at a version now: what was set for it holds."""
-        ahead = self.ahead.get(version)
-        if ahead is None:
+        waiting = self.pending.get(version)
+        if waiting is None:
             return
-        for segment in ahead.take(first, stop):
+        for segment in waiting.take(first, stop):
             self._put(segment)
-        if not ahead:
-            del self.ahead[version]
+        if not waiting:
+            del self.pending[version]
 
     def _open(self, first: int, stop: int) -> Array:
         """At which slices version 0 can be set where steps go on by themselves (stop - first) bool: a first value is

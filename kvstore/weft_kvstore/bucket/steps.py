@@ -140,12 +140,12 @@ class BucketSteps:
             )
 
     def accept(self, index: int, step: int, first: int, stop: int) -> tuple[list[Range], list[Range]]:
-        """Takes in what `check` lets pass: the ranges that are new, and those that come too early to be taken in."""
+        """Takes in what `check` lets pass: the ranges that are new, and those that come too early."""
         arrived = self.arrived[index, first:stop]
-        taken, early = ranges_where(arrived == step, first), ranges_where(arrived < step, first)
-        for low, high in taken:
+        accepted, early = ranges_where(arrived == step, first), ranges_where(arrived < step, first)
+        for low, high in accepted:
             self.arrived[index, low:high] = step + 1
-        return taken, early
+        return accepted, early
 
     def begin_at(self, version: int, first: int, stop: int) -> None:
         """Untouched slices begin at a version."""

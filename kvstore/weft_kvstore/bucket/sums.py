@@ -58,14 +58,14 @@ class PendingSegments:
         if low >= high:
             return []
         found = self.segments[low:high]
-        kept: list[Segment] = []
+        rest: list[Segment] = []
         if found[0].first < first:
-            kept.append(self.part(found[0], found[0].first, first))
+            rest.append(self.part(found[0], found[0].first, first))
             found[0] = self.part(found[0], first, found[0].stop)
         if found[-1].stop > stop:
-            kept.append(self.part(found[-1], stop, found[-1].stop))
+            rest.append(self.part(found[-1], stop, found[-1].stop))
             found[-1] = self.part(found[-1], found[-1].first, stop)
-        self.segments[low:high] = kept
+        self.segments[low:high] = rest
         return found
 
     def _span(self, first: int, stop: int) -> tuple[int, int]:
@@ -233,10 +233,10 @@ class PendingSteps:
                 greatest[index] += 1
                 return [(first, stop)] if not is_sync or min(greatest) > step else []
         self.check(slot, step, first, stop, pushes=True)
-        taken = [one for segment in segments for one in self.accept(slot, step, segment)]
-        for first, stop in taken if self._adds_early else ():
+        accepted = [one for segment in segments for one in self.accept(slot, step, segment)]
+        for first, stop in accepted if self._adds_early else ():
             self._add_early(steps.indices[slot], step, first, stop)
-        return taken
+        return accepted
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError if a slot's gradients, or its declaration that it has none, contradict what it sent
@@ -254,17 +254,17 @@ class PendingSteps:
         none. Returns the slices that may have a step complete. What has arrived before changes nothing, so that each
         push counts once."""
         index = self.steps.indices[slot]
-        taken, early = self.steps.accept(index, step, segment.first, segment.stop)
-        if taken or early:
+        accepted, early = self.steps.accept(index, step, segment.first, segment.stop)
+        if accepted or early:
             pending = self._waiting.setdefault((index, step), PendingSegments(self.bounds))
-            for first, stop in (*taken, *early):
+            for first, stop in (*accepted, *early):
                 pending.take(first, stop)  # What comes early again takes the place of what came first: it is the same.
                 pending.put(pending.part(segment, first, stop))
-        due = taken
+        due = accepted
         while due and (waiting := self._waiting.get((index, step := step + 1))) is not None:
             come = [(max(one.first, a), min(one.stop, b)) for a, b in due for one in waiting.within(a, b)]
             due = [one for a, b in come for one in self.steps.accept(index, step, a, b)[0]]
-        return taken
+        return accepted
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""

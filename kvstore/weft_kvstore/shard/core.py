@@ -248,7 +248,7 @@ class ShardCore:
         """Opens the pulls of a message, one for each request, and answers them as far as it can be now. Raises
         ProtocolError."""
         shard, buckets = peer.shard, peer.shard.buckets
-        asked: list[PullWait] = []
+        waits: list[PullWait] = []
         at_once = True
         for request, version, state, reading, compressed, ranges in pull.asks:
             if request in peer.unrepeated:  # What of it the last connection did not bring comes without a word.
@@ -267,7 +267,7 @@ class ShardCore:
                 priority=pull.priority,
                 entries=len(ranges),
             )
-            asked.append(wait)
+            waits.append(wait)
             peer.pulls[request] = wait
             peer.open_entries += len(ranges)
             if peer.open_entries > MAX_OPEN_PULLS:
@@ -287,7 +287,7 @@ class ShardCore:
                 self.work.answer_range(wait, bucket, *found[0])
                 if wait.dropped:  # It has asked for too much.
                     break
-        for wait in asked:
+        for wait in waits:
             if wait.open:
                 self.work.ask(wait, shard)
             elif wait.rows is None:

@@ -72,7 +72,7 @@ class Merger:
     # contradicts what is there; what is refused changes nothing.
 
     def push(self, shard: JobShard, slot: int, pushed: PushSegment) -> None:
-        """Takes in a segment of gradients of slices, and merges them; the payload's memory is taken over."""
+        """Takes in a segment of gradients, and merges them; the payload's memory is taken over."""
         bucket = shard.buckets[pushed.bucket] if pushed.bucket in shard.buckets else shard.bucket(pushed.bucket)
         for first, stop in bucket.push(slot, pushed.step, bucket.segments_of(pushed)):
             self.merge(bucket, first, stop)
@@ -96,14 +96,14 @@ class Merger:
         segments = [(shard.parts[number], first, stop) for number, some in ranges.items() for first, stop in some]
         for part, first, stop in segments:  # All before any: what is refused changes nothing.
             part.check(slot, step, first, stop, pushes=False)
-        taken = [(part, part.accept(slot, step, Segment(first, stop, None))) for part, first, stop in segments]
-        for part, accepted in taken:
-            for low, high in accepted:
+        accepted = [(part, part.accept(slot, step, Segment(first, stop, None))) for part, first, stop in segments]
+        for part, new in accepted:
+            for low, high in new:
                 self.merge(part, low, high)
 
     def set(self, shard: JobShard, slot: int, pushed: PushSegment, origin: Hashable) -> None:
-        """Sets or restores a segment or of a table's chunks, in order with what is pushed. `origin` tells the
-        parts of one set from those of another, so that each is taken in once."""
+        """Sets or restores a segment, of slices or of a table's chunks, in order with what is pushed. `origin` tells
+        the parts of one set from those of another, so that each counts once."""
         kind = pushed.payload_kind
         is_set = kind == PayloadKind.VALUE
         if (is_set and pushed.chunks) or kind == PayloadKind.RESTORED_STATE or pushed.bucket in shard.tables:

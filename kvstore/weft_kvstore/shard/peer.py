@@ -67,11 +67,11 @@ class Counts:
     shared_sent: int = 0
 
 
-def _taken(numbers: list[int]) -> list[int]:
-    """As many of these as a message may have, which are taken out."""
-    taken = numbers[:MAX_ENTRIES]
+def _popped(numbers: list[int]) -> list[int]:
+    """Removes as many of these as a message may have."""
+    popped = numbers[:MAX_ENTRIES]
     del numbers[:MAX_ENTRIES]
-    return taken
+    return popped
 
 
 class Peer:
@@ -144,9 +144,9 @@ class Peer:
         if identity is None:
             return
         while self.done:
-            outgoing.append((identity, self.say(Done(_taken(self.done)))))
+            outgoing.append((identity, self.say(Done(_popped(self.done)))))
         while self.released:
-            outgoing.append((identity, self.say(Released(_taken(self.released)))))
+            outgoing.append((identity, self.say(Released(_popped(self.released)))))
         outbox = self.outbox
         while outbox.queued_slices and (frame := outbox.fill(now)) is not None:
             for fragment in frame.fragments:
@@ -166,7 +166,7 @@ class Peer:
             values = Values(frame.number, frame.rows, at, receipts)
             outgoing.append((identity, encode(values, None if at else frame.payload(), self.sent)))
         while self.acknowledge:
-            outgoing.append((identity, self.say(Acknowledge(_taken(self.acknowledge)))))
+            outgoing.append((identity, self.say(Acknowledge(_popped(self.acknowledge)))))
 
     def say(self, message: Message) -> list[Buffer]:
         """The next message of this connection."""

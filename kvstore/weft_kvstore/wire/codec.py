@@ -80,7 +80,7 @@ def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview
         raise ProtocolError(f"header: {error}") from error
     kind = type(message)
     if kind is Push or kind is Values:
-        _check_payload(message, payload, whole=len(parts) == 2)  # type: ignore[arg-type]  # it is one of both
+        _check_payload(message, payload, has_payload=len(parts) == 2)  # type: ignore[arg-type]  # it is one of both
     elif len(parts) == 2:
         raise ProtocolError(f"payload: {kind.__name__} has none, {payload.nbytes} bytes came")
     return message, payload, number
@@ -93,12 +93,12 @@ decode_reply = partial(_decode, reader=_replies)
 """Decodes a message of a shard: see `_decode`."""
 
 
-def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) -> None:
+def _check_payload(message: Push | Values, payload: memoryview, *, has_payload: bool) -> None:
     name, total = type(message).__name__, sum(map(nbytes_of, message.segments))
     received = sum([nbytes for _, nbytes in message.at]) if message.at else payload.nbytes
-    if whole and message.at:
+    if has_payload and message.at:
         raise ProtocolError(f"payload: {name} has it in shared memory, {payload.nbytes} bytes came")
-    if not whole and not message.at:
+    if not has_payload and not message.at:
         raise ProtocolError(f"payload: {name} has one, none came")
     if received != total:
         raise ProtocolError(f"payload: {received} bytes came, nbytes of {name}.segments adds up to {total}")

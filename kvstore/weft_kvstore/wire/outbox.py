@@ -387,11 +387,11 @@ class Outbox(Generic[E, W]):
         if limit < min(largest, self.queued_bytes) and 2 * self.in_flight_bytes > credit:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         heap = self._heap
-        taken: list[Fragment[E, W]] = []
+        fragments: list[Fragment[E, W]] = []
         rows: list[Any] = []
         entry: E | None = None
         total = next_slice = 0
-        while heap and len(taken) < MAX_ENTRIES:
+        while heap and len(fragments) < MAX_ENTRIES:
             segment = heap[0][3]
             if not segment.queued:
                 heapq.heappop(heap)
@@ -403,7 +403,7 @@ class Outbox(Generic[E, W]):
                 count = self._count_within(limit - total)
             if not count:
                 # The first slice may be larger than the frame, and than the credit where nothing is under way.
-                if taken or (int(bounds[sent + 1] - bounds[sent]) > room and self.in_flight_bytes):
+                if fragments or (int(bounds[sent + 1] - bounds[sent]) > room and self.in_flight_bytes):
                     break
                 count = 1
             first, start = segment.first + sent, int(bounds[sent])
@@ -415,7 +415,7 @@ class Outbox(Generic[E, W]):
                 entry = segment.entry
                 rows.append([*entry, first, count, nbytes])  # type: ignore[misc]  # it is a tuple
             next_slice = first + count
-            taken.append(Fragment(segment, sent, count, start, start + nbytes, len(rows) - 1))
+            fragments.append(Fragment(segment, sent, count, start, start + nbytes, len(rows) - 1))
             total += nbytes
             self.queued_slices -= count
             segment.mark_sent(count, nbytes)
@@ -424,12 +424,12 @@ class Outbox(Generic[E, W]):
             else:
                 segment.queued = False
                 heapq.heappop(heap)
-        if not taken:
+        if not fragments:
             return None
         self.queued_bytes -= total
         self._frame_number += 1
         self.in_flight_bytes += total
-        frame = OutFrame(self._frame_number, rows, tuple(taken), total, now, self.in_flight_bytes)
+        frame = OutFrame(self._frame_number, rows, tuple(fragments), total, now, self.in_flight_bytes)
         self.frames[frame.number] = frame
         return frame
 
