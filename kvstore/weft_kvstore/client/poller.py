@@ -140,16 +140,16 @@ class PollWait:
     A thread that is about to sleep calls `prepare`, then checks whether there is work, and clears `is_asleep` if there
     is. A thread that has work for it first stores the work, then calls `wake`. So one of them sees the other.
 
-    `readable` has the descriptors that were readable when it woke, None where its thread has just begun to lead. With
-    `over_sockets` the client's sockets wake it too. `until` is when it wakes without either.
+    `readable` has the descriptors that were readable when it woke. With `over_sockets` the client's sockets wake it
+    too. `until` is when it wakes without either.
     """
 
-    def __init__(self, sockets: Transport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self.is_asleep = False
         self.over_sockets = False
         self.until = 0.0
-        self.readable: Readable | None = {}
-        self._sockets = sockets
+        self.readable: Readable = {}
+        self._transport = transport
         self._wakeup = Wakeup()
         self._wakeup_fd = self._wakeup.fileno()
         self._alone = select.poll()
@@ -158,10 +158,10 @@ class PollWait:
         self._changes = -1
 
     def prepare(self, until: float, *, over_sockets: bool) -> None:
-        """With `over_sockets` the caller holds `_working`, so that no socket is opened or closed meanwhile."""
-        if over_sockets and self._changes != self._sockets.changes:
-            self._changes = self._sockets.changes
-            self._poll = self._sockets.watch(self._wakeup_fd)
+        """With `over_sockets` the caller holds `working`, so that no socket is opened or closed meanwhile."""
+        if over_sockets and self._changes != self._transport.changes:
+            self._changes = self._transport.changes
+            self._poll = self._transport.watch(self._wakeup_fd)
         self.readable = {}
         self.until = until
         self.over_sockets = over_sockets
@@ -186,31 +186,30 @@ class PollWait:
         self._wakeup.close()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Which of a client's threads works on its core and sockets: whoever waits for a future, else a thread of its own.
+# --- Which of a client's threads does its work ------------------------------------------------------------------------
+# To switch threads costs more than a small round trip. So a caller that waits for a result does the work: it *leads*.
 #
-# For a small round trip, threads that take turns cost more than the work. So who waits for a result leads: it sends and
-# reads until the result is there. The others that wait follow: they sleep over their futures, and the first of them
-# leads once the leader leaves. The client's own thread works where no caller has for `GRACE_S`: a program that calls
-# and waits in a loop never wakes it.
+# Thread              | sleeps on               | works
+# --------------------|-------------------------|----------------------------------------------------------------------
+# the leader          | `_leader_wait`, over    | begins and sends its own call, then rounds until its future has ended
+#                     | the sockets             |
+# another caller that | its future, and a queue | once the leader has left, the first that follows leads
+# waits, a *follower* | in `_followers`         |
+# the client's own    | `_thread_wait`, over    | rounds, while no caller leads, or has led within `GRACE_S`; callbacks
+#                     | the sockets if it works |
 #
-# An operation begins in `ClientSockets.begin`, a message leaves in `send` and is read in `receive`. One thread at a
-# time calls these: the one that has `_working`. Each takes a bounded time, so that pings leave and shards are heard.
+# Work is `_send` or `_round`, by one thread at a time, which holds `working` and does not sleep. Each takes a bounded
+# time, so that pings leave and shards are heard. Whoever leaves something to be done by a certain time (`_due_at`)
+# calls `_hand_over`, which wakes the leader, or else the client's thread, if it would sleep for longer:
 #
-# What is to be sent                           | Who sends it
-# ---------------------------------------------|------------------------------------------------------------------------
-# an operation                                 | its own call, in `submit`
-# an operation, while another thread works     | the leader or the client's thread, which does not sleep before
-# a small push, or a call behind several open  | the next call that waits for less, the leader, or the client's thread
-# ones, soon after another (`BATCH_S`)         | after `BATCH_S`
-# frames beyond `BURST_BYTES`                  | the same
-# acknowledgements, frames that wait for credit| the leader or the client's thread, in `_round`, after it has read
-#
-# `_due_at` says when the leader or the client's thread has to work next, and whoever has worked and leaves something
-# to do calls `_hand_over`, which wakes it if it would sleep for longer.
-#
-# `_working` is held while anything is done to core or sockets, never asleep; `_leading` while a caller leads, also
-# asleep.
+# What is to be sent                            | Who sends it
+# ----------------------------------------------|-----------------------------------------------------------------------
+# an operation                                  | its own call, in `submit`
+# an operation, while another thread works      | the leader or the client's thread, which does not sleep before
+# a small push, or a call behind several open   | the next call that waits for less, the leader, or the client's thread
+# ones, soon after another (`BATCH_S`)          | after `BATCH_S`
+# frames beyond `BURST_BYTES`                   | the same
+# acknowledgements, frames that wait for credit | the leader or the client's thread, in `_round`, after it has read
 #
 # Nothing is left half done. Ctrl-C is kept back during the work (`Interrupts`), and comes where a caller sleeps.
 # Anything else that is raised in the middle of the work from outside it (by another signal's handler, or by another
@@ -241,55 +240,53 @@ class Poller:
     """Does a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` names the
     client's own thread.
 
-    Invariants: the leader sleeps on `_leader_wait`, the client's thread on `_thread_wait`; any thread wakes them.
-    `waited_for` is the leader's future, None once it has ended and while no caller leads. `_to_call_back` are futures
-    that have ended and whose callbacks have not run. `_closing` is set once; `_failure` says why, unless `close` was
-    called. `_gone` is set once everything is released: from then on the thread that ends a future runs its callbacks.
+    `waited_for` is the leader's future, None while no caller leads. `_failure` is why the client ends, once it does:
+    StoreClosedError after `close`. `_gone` is set once everything is released: from then on the thread that ends a
+    future runs its callbacks.
     """
 
-    def __init__(self, sockets: Transport, name: str) -> None:
-        self._sockets = sockets
+    def __init__(self, transport: Transport, name: str) -> None:
+        self._transport = transport
         self._process = OwnProcess()
         self._leading: Any = threading.RLock()  # It knows whether this thread holds it.
-        self._working = sockets.working
-        self._closing = False
-        self._gone = False
+        self._working = transport.working
         self._failure: BaseException | None = None
+        self._gone = False
         self._to_call_back: deque[StoreFuture[Any]] = deque()
+        """Futures that have ended, and whose callbacks have not run."""
         self._followers: list[tuple[StoreFuture[Any], SimpleQueue[None]]] = []
         """The future of each caller that waits and does not lead, and what wakes the caller; the oldest first."""
         self.waited_for: StoreFuture[Any] | None = None
-        self._is_led = False
-        """Whether a caller leads."""
         self._led_at = -math.inf
         """When the current leader began; without one, when the last leader left."""
         self._begun_at = -math.inf
         """When operations were last begun."""
-        self._leader_wait = PollWait(sockets)
-        self._thread_wait = PollWait(sockets)
-        sockets.notice = self._notice
+        self._leader_wait = PollWait(transport)
+        self._thread_wait = PollWait(transport)
+        transport.notice = self._notice
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, operation: Operation) -> None:
         """Takes an operation; where little is under way it begins on this thread. Ends no future but that of the
         operation, once the client is closed."""
-        sockets = self._sockets
-        sockets.submitted.append(operation)
-        if self._closing:
+        transport = self._transport
+        submitted = transport.submitted
+        submitted.append(operation)
+        if self._failure is not None:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
-                sockets.submitted.remove(operation)
-                detail = f"{sockets.core.name_of(operation)}: the store was closed"
+                submitted.remove(operation)
+                detail = f"{transport.core.name_of(operation)}: the store was closed"
                 with contextlib.suppress(InvalidStateError):  # It has begun, and was failed, before it was removed.
                     operation.future.set_exception(StoreClosedError(detail))
         elif (
-            (operation.may_wait or len(sockets.core.open) >= EAGER_CALLS)
-            and not self._is_led
-            and len(sockets.submitted) % BATCH  # More than that wait while another thread works.
+            (operation.may_wait or len(transport.core.open) >= EAGER_CALLS)
+            and self.waited_for is None
+            and len(submitted) % BATCH  # More than that wait while another thread works.
             and time.monotonic() < self._begun_at + BATCH_S
         ):
             try:
-                if sockets.submitted[0] is operation:  # Else that is due for the first.
+                if submitted[0] is operation:  # Else that is due for the first.
                     self._hand_over()
             except IndexError:
                 pass  # Another thread has begun it.
@@ -319,10 +316,8 @@ class Poller:
 
     def ended(self, future: StoreFuture[Any]) -> None:
         """It has ended, on this thread."""
-        if self.waited_for is future:
-            self.waited_for = None
-            if not self._leading._is_owned():
-                self._leader_wait.wake()
+        if self.waited_for is future and not self._leading._is_owned():
+            self._leader_wait.wake()
         if future._done_callbacks:
             self._to_call_back.append(future)
             if self._gone:
@@ -332,39 +327,94 @@ class Poller:
 
     def end_reason(self) -> str | None:
         """Why it ends, once it does."""
-        if self._failure is not None:
-            return f"the store's thread failed: {type(self._failure).__name__}: {self._failure}"
-        return "the store was closed" if self._closing else None
+        if self._failure is None:
+            return None
+        if isinstance(self._failure, StoreClosedError):
+            return str(self._failure)
+        return f"the store's thread failed: {type(self._failure).__name__}: {self._failure}"
 
     def close(self) -> None:
         """Fails what is open, and returns once everything is released; at once in the middle of the work."""
-        self._end(None)
+        self._end(StoreClosedError("the store was closed"))
         if not (self._working._is_owned() or self._leading._is_owned() or threading.get_ident() == self._thread.ident):
             self._thread.join()
 
-    def _send(self) -> None:
-        """Begins what was submitted, and sends at most `BURST_BYTES` of frames; all of them if the last call pulls, as
-        its values wait for them. Using a socket can clear its descriptor, so a thread that sleeps on it is woken."""
-        sockets = self._sockets
-        now = self._begun_at = time.monotonic()
-        sends_all = self._is_led or (sockets.submitted and sockets.submitted[-1].reads)
-        sockets.begin(now)
-        sockets.send(now, math.inf if sends_all else BURST_BYTES)
-        if sockets.unread():
-            self._notice()
+    # --- Who works, and until when the others sleep
 
-    def _notice(self) -> None:
-        """Wakes a thread that sleeps until messages come: some have come."""
-        for poll_wait in (self._leader_wait, self._thread_wait):
-            if poll_wait.is_asleep and poll_wait.over_sockets:
-                poll_wait.wake()
+    def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | _NoInterrupts) -> bool:
+        """Works until the future has ended or the time is over, then wakes whoever goes on. False where another caller
+        leads, or the client ends."""
+        leader, own = self._leader_wait, self._thread_wait
+        try:
+            if self._failure is not None or not self._leading.acquire(blocking=False):
+                return False
+            leader.readable = {}
+            self._led_at, self.waited_for = time.monotonic(), future
+            while not (future.has_ended or self._work(self._round, leader, future)):
+                if leader.is_asleep:
+                    interrupts.sleep(leader.sleep, until)
+                if self._failure is not None or time.monotonic() >= until:
+                    break
+            return True
+        finally:
+            if self._leading._is_owned():
+                self.waited_for, leader.is_asleep = None, False
+                self._led_at = time.monotonic()
+                self._leading.release()
+                for other, woken in self._followers.copy():
+                    if not other.has_ended:  # It may lead now.
+                        woken.put(None)
+                        break
+                if own.over_sockets:  # What was read since may have cleared the descriptors that it sleeps on.
+                    own.wake()
+                else:
+                    self._hand_over()
+
+    def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | _NoInterrupts) -> None:
+        """Waits until the future has ended, or no caller leads. It joins `_followers` before it checks `waited_for`,
+        and a leader clears that before it wakes a follower, so that one of them sees the other."""
+        follower = future, SimpleQueue[None]()
+        self._followers.append(follower)
+        try:
+            if not future.has_ended and (self.waited_for is not None or self._failure is not None):
+                left_s = max(min(until - time.monotonic(), threading.TIMEOUT_MAX), 0.0)
+                interrupts.sleep(future.sleep, follower[1], left_s)
+        finally:
+            self._followers.remove(follower)
+
+    def _run(self) -> None:
+        """What the client's own thread does."""
+        own = self._thread_wait
+        try:
+            while self._failure is None:
+                self._call_back()
+                own.prepare(math.inf, over_sockets=False)  # From here on it is woken for what is left to it.
+                own.until = self._due_at(over_sockets=False)
+                if own.until <= time.monotonic():
+                    self._work(self._round, own, None)
+                    self._leader_wait.wake()  # A caller may have begun to lead, and not know what was read.
+                if self._failure is None and own.is_asleep and not self._to_call_back:
+                    own.sleep()
+                own.is_asleep = False
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._release()
+        if not isinstance(self._failure, StoreClosedError):
+            raise self._failure
 
     def _due_at(self, *, over_sockets: bool) -> float:
-        """When the next work is due. `over_sockets`: the thread that sleeps until then is woken by messages too."""
-        sockets, core = self._sockets, self._sockets.core
+        """When the leader, or else the client's thread, has to work next. `over_sockets`: messages wake it besides."""
+        transport, core = self._transport, self._transport.core
+        if not over_sockets and self.waited_for is not None:
+            # While a caller leads for long, the thread wakes less and less often, but for pings: the caller may be in a
+            # signal's handler.
+            now = time.monotonic()
+            return min(now + max(GRACE_S, now - self._led_at), core.tick_at + GRACE_S)
         if core.outcomes:
             return 0.0
-        if sockets.submitted or sockets.has_more:
+        if transport.submitted or transport.has_more:
             return self._begun_at + BATCH_S
         if over_sockets:
             return core.tick_at
@@ -375,13 +425,21 @@ class Poller:
 
     def _hand_over(self) -> None:
         """Leaves the rest to the leader or the client's thread, and wakes it if it would sleep for much longer."""
-        poll_wait = self._leader_wait if self._is_led else self._thread_wait
+        poll_wait = self._thread_wait if self.waited_for is None else self._leader_wait
         if poll_wait.is_asleep and self._due_at(over_sockets=poll_wait.over_sockets) + GRACE_S < poll_wait.until:
             poll_wait.wake()
 
+    def _notice(self) -> None:
+        """Wakes who sleeps until messages come: some have come."""
+        for poll_wait in (self._leader_wait, self._thread_wait):
+            if poll_wait.is_asleep and poll_wait.over_sockets:
+                poll_wait.wake()
+
+    # --- The work
+
     def _work(self, work: Callable[..., bool | None], *arguments: object, blocking: bool = True) -> bool | None:
-        """Calls `work` with `_working` held; where another thread holds it, not at all unless `blocking`. An exception
-        closes the client, as its state is unknown then. The lock is taken within the `try`, and to release it is the
+        """Calls `work` with `working` held; where another thread holds it, not at all unless `blocking`. An exception
+        ends the client, as its state is unknown then. The lock is taken within the `try`, and to release it is the
         first call behind it: a signal's handler that raises, wherever it does, leaves it free."""
         try:
             return work(*arguments) if self._working.acquire(blocking) else None
@@ -398,112 +456,46 @@ class Poller:
             except RuntimeError:
                 pass  # Another thread has it.
 
+    def _send(self) -> None:
+        """Begins what was submitted, and sends at most `BURST_BYTES` of frames; all of them if the last call pulls, as
+        its values wait for them. Using a socket can clear its descriptor, so a thread that sleeps on it is woken."""
+        transport = self._transport
+        now = self._begun_at = time.monotonic()
+        submitted = transport.submitted
+        sends_all = self.waited_for is not None or (submitted and submitted[-1].reads)
+        transport.begin(now)
+        transport.send(now, math.inf if sends_all else BURST_BYTES)
+        if (self._leader_wait.is_asleep or self._thread_wait.is_asleep) and transport.unread():
+            self._notice()
+
     def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
-        """Reads messages, ends futures, then sends. Whether the leader's `future` has ended, or the client closes.
+        """Begins what was submitted, reads messages, ends futures, then sends; sees to it that the thread sleeps until
+        there is more to do. Whether the leader's `future` has ended, or the client ends.
 
         It sends last, so that urgent slices go first and other callers can return. A leader whose future has ended
         sends nothing if no other operation is open: its next call, or the client's thread, acknowledges what was read.
-        A new leader reads nothing, as its call has just sent: it only goes to sleep.
         """
-        sockets, core = self._sockets, self._sockets.core
-        readable = poll_wait.readable
-        if readable is not None or sockets.submitted or sockets.has_more:
-            now = time.monotonic()
-            if sockets.submitted:
-                sockets.begin(now)
-            sockets.receive(readable or {}, now)
+        transport, core = self._transport, self._transport.core
+        now = time.monotonic()
+        if transport.submitted:
+            transport.begin(now)
+        transport.receive(poll_wait.readable, now)
+        if core.outcomes:
+            transport.end_futures()
+        is_over = future is not None and future.has_ended
+        if not is_over or core.open or core.acknowledges_at_once or transport.submitted:
+            transport.advance(time.monotonic())
             if core.outcomes:
-                sockets.end_futures()
-            if (
-                core.open
-                or core.acknowledges_at_once
-                or sockets.submitted
-                or not (self._closing or (future is not None and self.waited_for is None))
-            ):
-                sockets.advance(time.monotonic())
-                if core.outcomes:
-                    sockets.end_futures()
-        if self._closing or (future is not None and self.waited_for is None):
+                transport.end_futures()
+        if self._failure is not None or (future is not None and future.has_ended):
             return True
-        # Before `_working` is released, so that whoever works next knows that this thread sleeps.
+        # Before `working` is released, so that whoever works next knows that this thread sleeps.
         poll_wait.prepare(core.tick_at, over_sockets=True)
-        if core.outcomes or sockets.unread():
+        if core.outcomes or transport.submitted or transport.unread():
             poll_wait.is_asleep = False
         return False
 
-    def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | _NoInterrupts) -> bool:
-        """Works until the future has ended or the time is over, then wakes whoever goes on. False where another caller
-        leads, or the client closes."""
-        leader, own = self._leader_wait, self._thread_wait
-        try:
-            if self._closing or not self._leading.acquire(blocking=False):
-                return False
-            leader.readable = None
-            self._led_at, self._is_led = time.monotonic(), True
-            self.waited_for = future
-            while not (future.has_ended or self._work(self._round, leader, future)):
-                if self._sockets.submitted:
-                    leader.is_asleep = False
-                elif leader.is_asleep:
-                    interrupts.sleep(leader.sleep, until)
-                if self._closing or time.monotonic() >= until:
-                    break
-            return True
-        finally:
-            if self._leading._is_owned():
-                self.waited_for = None
-                leader.is_asleep = self._is_led = False
-                self._led_at = time.monotonic()
-                self._leading.release()
-                for other, woken in self._followers.copy():
-                    if not other.has_ended:  # It may lead now.
-                        woken.put(None)
-                        break
-                if own.over_sockets:  # What was read since may have cleared the descriptors that it sleeps on.
-                    own.wake()
-                else:
-                    self._hand_over()
-
-    def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | _NoInterrupts) -> None:
-        """Waits until the future has ended, or no caller leads. It joins `_followers` before it checks `_is_led`, and a
-        leader clears `_is_led` before it wakes a follower, so that one of them sees the other."""
-        follower = future, SimpleQueue[None]()
-        self._followers.append(follower)
-        try:
-            if not future.has_ended and (self._is_led or self._closing):
-                left_s = max(min(until - time.monotonic(), threading.TIMEOUT_MAX), 0.0)
-                interrupts.sleep(future.sleep, follower[1], left_s)
-        finally:
-            self._followers.remove(follower)
-
-    def _run(self) -> None:
-        """The thread's work."""
-        own = self._thread_wait
-        try:
-            while not self._closing:
-                self._call_back()
-                now, is_led = time.monotonic(), self._is_led
-                due_at = self._due_at(over_sockets=False)
-                if is_led:  # While a caller leads for long, this thread wakes less and less often, but for pings.
-                    pings_at = self._sockets.core.tick_at + GRACE_S  # The caller may be in a signal's handler.
-                    due_at = min(now + max(GRACE_S, now - self._led_at), pings_at)
-                if due_at > now:
-                    own.prepare(due_at, over_sockets=False)
-                else:
-                    self._work(self._round, own, None)
-                    self._leader_wait.wake()  # A caller may have begun to lead, and not know what was read.
-                is_late = not self._is_led and self._due_at(over_sockets=own.over_sockets) < own.until
-                if self._closing or self._to_call_back or is_late:
-                    own.is_asleep = False
-                elif own.is_asleep:
-                    own.sleep()
-        except BaseException as error:
-            self._end(error)
-            raise
-        finally:
-            self._release()
-        if self._failure is not None:
-            raise self._failure
+    # --- The end
 
     def _call_back(self) -> None:
         """Runs callbacks, which are the user's: no lock is held."""
@@ -511,29 +503,28 @@ class Poller:
             with contextlib.suppress(IndexError):  # Another thread has it.
                 self._to_call_back.popleft().call_back()
 
-    def _end(self, failure: BaseException | None) -> None:
-        """Tells the client's thread to release everything. The first failure is the reason that is reported."""
-        if not self._closing:
+    def _end(self, failure: BaseException) -> None:
+        """Has the client's thread release everything. The first failure is the reason that is reported."""
+        if self._failure is None:
             self._failure = failure
-        self._closing = True
         self._leader_wait.wake()
         self._thread_wait.wake()
 
     def _release(self) -> None:
-        sockets = self._sockets
+        transport = self._transport
         try:
             with self._working:
                 try:
-                    if self._failure is None:
+                    if isinstance(self._failure, StoreClosedError):
                         now = time.monotonic()
-                        sockets.begin(now)
-                        sockets.send(now)
+                        transport.begin(now)
+                        transport.send(now)
                 finally:  # Whatever fails, nobody waits for ever.
                     try:
-                        sockets.close(str(self.end_reason()))
-                        sockets.release()
+                        transport.close(str(self.end_reason()))
+                        transport.release()
                     finally:
-                        sockets.core.end_futures()
+                        transport.core.end_futures()
         finally:
             self._gone = True
             self._call_back()

@@ -63,7 +63,7 @@ def without_thread(client: StoreClient) -> Iterator[None]:
 
 def is_led(client: StoreClient) -> bool:
     """Whether a caller leads, and sleeps."""
-    return client._poller._is_led and client._poller._leader_wait.is_asleep
+    return client._poller.waited_for is not None and client._poller._leader_wait.is_asleep
 
 
 def has_come(client: StoreClient) -> bool:
@@ -327,7 +327,7 @@ def test_a_wait_that_takes_too_long_ends_and_leaves_the_lead() -> None:
                 pulled.result(timeout_s)
             with pytest.raises(TimeoutError):
                 pulled.exception(timeout_s)
-        assert not one._poller._is_led
+        assert one._poller.waited_for is None
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert pulled.result(WAIT_S).shape == (8,)
 
@@ -382,7 +382,7 @@ def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
             pulled.result(WAIT_S)
         thread.join()
         assert signal.getsignal(signal.SIGINT) is handler
-        assert not one._poller._is_led
+        assert one._poller.waited_for is None
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert pulled.result(WAIT_S).shape == (8,)
 
