@@ -10,9 +10,8 @@ import os
 import resource
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -25,42 +24,6 @@ from weft_kvstore.wire.outbox import Fragment, OutFrame
 
 class ArenaError(StoreError):
     """Shared memory cannot be made, or is not accepted. Payloads can always travel as bytes instead."""
-
-
-# --- How much memory a process may still take: of the machine, and of its control group -------------------------------
-
-
-def free_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that can be had without ending a process; None where the system does not say.
-
-    A control group's limit counts shared memory of whoever touches it first, and says no by killing.
-    """
-    found = [*_machine(proc), *_groups(proc, groups)]
-    return max(min(found), 0) if found else None
-
-
-def _machine(proc: Path) -> Iterator[int]:
-    for line in _text(proc / "meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            yield int(rest.split()[0]) * 1024
-
-
-def _groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Of each group (version 2) from the process's own up to the root that is mounted."""
-    own = [line[3:] for line in _text(proc / "self" / "cgroup").splitlines() if line.startswith("0::/")]
-    path = Path(own[0].lstrip("/")) if own else Path()
-    for one in (path, *path.parents):
-        limit, used = _text(groups / one / "memory.max").strip(), _text(groups / one / "memory.current").strip()
-        if limit.isdecimal() and used.isdecimal():
-            yield int(limit) - int(used)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 # --- Anonymous memory that cannot shrink and that others cannot write: made, and demanded of another process ----------
@@ -174,8 +137,8 @@ class SpareSpace:
 # --- A process's own memory: arrays that stay where they are, and a staging area ------------------------------------
 
 
-MOST_OF_FREE_MEMORY = 0.5
-"""Part of the free memory that may be taken at once: what a process cannot have ends it without a word."""
+MOST_OF_LIMIT: Final = 0.5
+"""Part of what the process may take that may be shared: beyond its limit it is ended without a word."""
 
 STAGING_STEP: Final = 1 << 21
 """Bytes of the staging area that are reserved at once, at least: some 0.6 ms."""
@@ -217,9 +180,6 @@ class SharedMemory:
 
     def reserve(self, start: int, stop: int) -> None:
         """Takes the memory of these bytes. Raises ArenaError."""
-        free = free_memory()
-        if free is not None and stop - start > MOST_OF_FREE_MEMORY * free:
-            raise ArenaError(f"{stop - start} bytes of an arena, where {free} bytes of memory are free")
         try:
             os.posix_fallocate(self.fd, start, stop - start)
         except OSError as error:
@@ -231,7 +191,7 @@ class SharedMemory:
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if soft == resource.RLIM_INFINITY:
             return
-        if nbytes > MOST_OF_FREE_MEMORY * soft:
+        if nbytes > MOST_OF_LIMIT * soft:
             raise ArenaError(f"{nbytes} bytes to share, where this process may take {soft}")
         resource.setrlimit(resource.RLIMIT_DATA, (soft - nbytes, hard))
         self._counted = nbytes

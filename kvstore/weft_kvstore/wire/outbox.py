@@ -496,12 +496,10 @@ class Outbox(Generic[E, W]):
         """Empties it, for a peer that is gone: what has left on some connection, and what has not."""
         left = [one for frame in self.frames.values() for one in frame.fragments]
         unsent: list[Fragment[E, W]] = []
-        for *_, segment in self._heap:
-            if segment.queued:
-                rest = Fragment(
-                    segment, segment.sent, segment.waiting, int(segment.bounds[segment.sent]), int(segment.bounds[-1])
-                )
-                (left if segment.is_again else unsent).append(rest)
+        for segment in [one for *_, one in self._heap if one.queued]:
+            sent, bounds = segment.sent, segment.bounds
+            rest = Fragment(segment, sent, segment.waiting, int(bounds[sent]), int(bounds[-1]))
+            (left if segment.is_again else unsent).append(rest)
         self._heap, self.frames, self._cancelled = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return left, unsent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import mmap
@@ -23,7 +24,6 @@ from weft_kvstore.same_host.memory import (
     ArenaError,
     SharedMemory,
     SpareSpace,
-    free_memory,
     map_shared,
     shard_memory,
 )
@@ -161,33 +161,8 @@ def test_many_arenas_leave_nothing() -> None:
     assert (arena_maps(), open_files()) == before
 
 
-def test_more_than_half_of_the_free_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A control group's limit would end the process instead of saying no."""
-    memory = SharedMemory(40 * PAGE, 0)
-    monkeypatch.setattr(arena_module, "free_memory", lambda: 15 * PAGE)
-    with pytest.raises(ArenaError, match=f"{8 * PAGE} bytes of an arena, where {15 * PAGE} bytes of memory are"):
-        memory.reserve(0, 8 * PAGE)
-    monkeypatch.setattr(arena_module, "free_memory", lambda: 16 * PAGE)
-    memory.reserve(0, 8 * PAGE)
-
-
-def test_free_memory_is_the_least_of_the_machine_and_all_groups(tmp_path: Path) -> None:
-    assert free_memory(tmp_path, tmp_path) is None
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    5000 kB\n")
-    assert free_memory(tmp_path, tmp_path / "none") == 5000 * 1024
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "cgroup").write_text("1:cpu:/x\n0::/job/part\n")
-    for name, limit, used in (("", "max", "10"), ("job", "4000000", "1000000"), ("job/part", "3900000", "10")):
-        place = tmp_path / "groups" / name
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "memory.max").write_text(limit + "\n")
-        (place / "memory.current").write_text(used + "\n")
-    assert free_memory(tmp_path, tmp_path / "groups") == 3_000_000
-    (tmp_path / "groups" / "job" / "memory.current").write_text("5000000\n")
-    assert free_memory(tmp_path, tmp_path / "groups") == 0
-    free = free_memory()
-    assert free is not None
-    assert free > 0
+def no_memory(*_: int) -> None:
+    raise OSError(errno.ENOMEM, "no memory")
 
 
 def test_what_a_shard_shares_counts_in_what_the_process_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +206,7 @@ def test_arrays_are_named_where_they_are_and_all_else_is_copied_to_the_stage() -
 
 def test_where_the_stage_has_no_memory_nothing_is_laid(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SharedMemory(0, PAGE)
-    monkeypatch.setattr(arena_module, "free_memory", lambda: 0)
+    monkeypatch.setattr(os, "posix_fallocate", no_memory)
     assert memory.put([[b"x"]]) is None
     monkeypatch.undo()
     assert memory.put([[bytes(PAGE)]]) is not None, "nothing of it is taken"
@@ -323,7 +298,7 @@ def test_without_an_arena_arrays_are_the_processes_own(
     alone = memory_of(key_of("a", (4,), 1), shared=False)
     assert alone.gradient(0) is alone.gradient(0)
     assert alone.gradient(0).tolist() == [0, 0, 0, 0]
-    monkeypatch.setattr(arena_module, "free_memory", lambda: 0)
+    monkeypatch.setattr(os, "posix_fallocate", no_memory)
     poor = memory_of(key_of("a", (4,), 1))
     assert poor.gradient(0) is poor.gradient(0)
     assert poor.arena is not None
