@@ -45,12 +45,11 @@ class LocalTransport(Transport):
 
     def __init__(self, shard: LocalShard, slot: int, core: ClientCore, memory: ClientMemory) -> None:
         super().__init__(core, memory)
-        self.working = shard.working
+        self.working, self.threads = shard.working, shard.threads
         self.inbox: deque[list[memoryview]] = deque()
         """What the shard has said, and was not read."""
         self.slot = slot
         self._shard = shard
-        shard.ends[slot] = self
 
     def receive(self, readable: Readable, now: float) -> None:
         """Merges the most urgent slice, and reads what the shard has said."""
@@ -80,7 +79,8 @@ class LocalTransport(Transport):
 
 
 class LocalShard:
-    """The shard of a local store, and the clients' `ends`, by slot. A thread that uses it holds `working`.
+    """The shard of a local store, and the `ends` of clients that have sent something, by slot. A thread that uses it
+    holds `working`.
 
     What is raised in the middle of its work, by a fault or a signal's handler, ends the store: what it has is uncertain
     then.
@@ -88,6 +88,7 @@ class LocalShard:
 
     def __init__(self, job: JobShard, settings: LinkSettings) -> None:
         self.working = threading.RLock()
+        self.threads: list[threading.Thread] = []
         self.ends: dict[int, LocalTransport] = {}
         self._core = ShardCore(os.urandom(16), settings)
         self._core.open(job)
@@ -108,6 +109,7 @@ class LocalShard:
                 if sender is None:
                     self._core.work.work_once()
                 else:
+                    self.ends[sender.slot] = sender
                     for message in messages:
                         self._receive(sender, message)
                 self._core.flush(time.monotonic())
@@ -124,7 +126,7 @@ class LocalShard:
 
     def leave(self, end: LocalTransport) -> None:
         """A client is closed. With the last one the shard is."""
-        del self.ends[end.slot]
+        self.ends.pop(end.slot, None)
         if not self.ends:
             self._core.close("the store was closed")
 

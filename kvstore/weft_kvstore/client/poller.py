@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from signal import SIGINT
 from types import FrameType
 from typing import Any, ClassVar, Final
@@ -140,8 +140,9 @@ class PollWait:
     A thread that is about to sleep calls `prepare`, then checks whether there is work, and clears `is_asleep` if there
     is. A thread that has work for it first stores the work, then calls `wake`. So one of them sees the other.
 
-    `readable` has the descriptors that were readable when it woke. With `over_sockets` the client's sockets wake it
-    too. `until` is when it wakes without either.
+    `readable` has the descriptors that were readable when it woke, until they are read. With `over_sockets` the
+    client's sockets wake it too: it polls them, if there are any, else it waits for an item of a queue. `until` is when
+    it wakes without either.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -150,19 +151,20 @@ class PollWait:
         self.until = 0.0
         self.readable: Readable = {}
         self._transport = transport
-        self._wakeup = Wakeup()
-        self._wakeup_fd = self._wakeup.fileno()
-        self._alone = select.poll()
-        self._alone.register(self._wakeup_fd, select.POLLIN)
-        self._poll = self._alone
-        self._changes = -1
+        self._woken: SimpleQueue[None] = SimpleQueue()
+        self._wakeup: Wakeup | None = None
+        self._wakeup_fd = -1
+        self._poll = select.poll()
+        self._changes = 0
 
     def prepare(self, until: float, *, over_sockets: bool) -> None:
         """With `over_sockets` the caller holds `working`, so that no socket is opened or closed meanwhile."""
         if over_sockets and self._changes != self._transport.changes:
             self._changes = self._transport.changes
+            if self._wakeup is None:
+                self._wakeup = Wakeup()
+                self._wakeup_fd = self._wakeup.fileno()
             self._poll = self._transport.watch(self._wakeup_fd)
-        self.readable = {}
         self.until = until
         self.over_sockets = over_sockets
         self.is_asleep = True
@@ -170,20 +172,27 @@ class PollWait:
     def sleep(self, until: float = math.inf) -> None:
         """Returns once it is woken, or at `until`, or at the time given to `prepare`, whichever is first."""
         left_s = min(max(min(until, self.until) - time.monotonic(), 0.0), LONGEST_SLEEP_S)
-        poll = self._poll if self.over_sockets else self._alone
-        self.readable = dict(poll.poll(math.ceil(left_s * 1000)))
+        if self.over_sockets and self._wakeup is not None:
+            self.readable = dict(self._poll.poll(math.ceil(left_s * 1000)))
+            if self._wakeup_fd in self.readable:
+                self._wakeup.clear()
+        else:
+            with contextlib.suppress(Empty):
+                self._woken.get(timeout=left_s)
         self.is_asleep = False
-        if self._wakeup_fd in self.readable:
-            self._wakeup.clear()
 
     def wake(self) -> None:
         """Wakes it, if it sleeps."""
         if self.is_asleep:
             self.is_asleep = False
-            self._wakeup.wake()
+            if self.over_sockets and self._wakeup is not None:
+                self._wakeup.wake()
+            else:
+                self._woken.put(None)
 
     def close(self) -> None:
-        self._wakeup.close()
+        if self._wakeup is not None:
+            self._wakeup.close()
 
 
 # --- Which of a client's threads does its work ------------------------------------------------------------------------
@@ -265,6 +274,7 @@ class Poller:
         self._thread_wait = PollWait(transport)
         transport.notice = self._notice
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        transport.threads.append(self._thread)
         self._thread.start()
 
     def submit(self, operation: Operation) -> None:
@@ -334,9 +344,11 @@ class Poller:
         return f"the store's thread failed: {type(self._failure).__name__}: {self._failure}"
 
     def close(self) -> None:
-        """Fails what is open, and returns once everything is released; at once in the middle of the work."""
+        """Fails what is open, and returns once everything is released; at once in the middle of the work, and in a
+        callback."""
         self._end(StoreClosedError("the store was closed"))
-        if not (self._working._is_owned() or self._leading._is_owned() or threading.get_ident() == self._thread.ident):
+        is_within = threading.current_thread() in self._transport.threads
+        if not (self._working._is_owned() or self._leading._is_owned() or is_within):
             self._thread.join()
 
     # --- Who works, and until when the others sleep
@@ -348,7 +360,6 @@ class Poller:
         try:
             if self._failure is not None or not self._leading.acquire(blocking=False):
                 return False
-            leader.readable = {}
             self._led_at, self.waited_for = time.monotonic(), future
             while not (future.has_ended or self._work(self._round, leader, future)):
                 if leader.is_asleep:
@@ -479,7 +490,8 @@ class Poller:
         now = time.monotonic()
         if transport.submitted:
             transport.begin(now)
-        transport.receive(poll_wait.readable, now)
+        readable, poll_wait.readable = poll_wait.readable, {}
+        transport.receive(readable, now)
         if core.outcomes:
             transport.end_futures()
         is_over = future is not None and future.has_ended

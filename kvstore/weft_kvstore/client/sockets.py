@@ -225,6 +225,8 @@ class Transport:
         self.core = core
         self.submitted: deque[Operation] = deque()
         self.working: Any = threading.RLock()  # It knows whether this thread holds it.
+        self.threads: list[threading.Thread] = []
+        """The store's own: none of them waits for another to end."""
         self.changes = 0
         self.has_more = False
         self.passed = [[0, 0] for _ in core.links]

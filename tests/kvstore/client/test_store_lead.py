@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -156,6 +157,22 @@ def test_what_nobody_waits_for_ends_all_the_same(lately: bool) -> None:
             return await asyncio.wait_for(asyncio.wrap_future(one.pull("k1", 1)), WAIT_S)
 
         assert asyncio.run(pull()).shape == (8,)
+
+
+def test_what_comes_is_read_at_once_though_nobody_waits_for_it_and_nothing_is_due() -> None:
+    description = store_of([key_of("k0", [8], 1)], slots=1, shards=1)
+    with (
+        served(description) as (description, _),
+        clients_of(description, LinkSettings(request_timeout_s=1e6)) as (client,),
+    ):
+        client.pull("k0", 0).result(WAIT_S)
+        wait_until(lambda: client._poller._thread_wait.is_asleep and client._poller._thread_wait.over_sockets)
+        with client._poller._working:
+            client._core.tick_at = math.inf
+            pulled = client.pull("k0", 0)
+            client._transport.begin(0.0)
+            client._transport.send(0.0)
+        assert next(as_completed([pulled], WAIT_S)) is pulled
 
 
 def test_the_thread_leaves_the_sockets_to_a_caller_that_has_led_lately_and_works_again_later(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -207,3 +208,27 @@ def test_a_local_store_whose_shard_fails_ends_for_all_slots(monkeypatch: pytest.
             store.pull("w", 0).result(WAIT_S)
         with pytest.raises(StoreError, match="failed: StoreError: the shard's work was broken off: ValueError: no"):
             waiting.result(WAIT_S)
+
+
+def test_slots_of_a_local_store_take_no_descriptors() -> None:
+    with LocalStore(simple(constant(key_of("w", (4,), 1), 0.0), slots=40)) as store:
+        store.pull("w", 0).result(WAIT_S)
+        before = len(os.listdir("/proc/self/fd"))
+        for slot in range(1, 40):
+            store.at_slot(slot).pull("w", 0).result(WAIT_S)
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_callbacks_of_two_slots_may_both_close_a_local_store() -> None:
+    with LocalStore(simple(constant(key_of("w", (4,), 2), 0.0), slots=2)) as store:
+        both, closed = threading.Barrier(2), [Future[None](), Future[None]()]
+
+        def close(which: Future[None]) -> None:
+            both.wait(WAIT_S)
+            store.close()
+            which.set_result(None)
+
+        for slot, which in enumerate(closed):
+            store.at_slot(slot).pull("w", 0).add_done_callback(lambda _, which=which: close(which))
+        for which in closed:
+            which.result(WAIT_S)
