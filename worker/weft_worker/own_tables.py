@@ -87,11 +87,10 @@ class OwnTables:
         found = last_rows(ids, rows.reshape(len(ids), table.layout.width))
         self._sets += 1
         try:
-            table.check_set(0, version, self._sets)
+            with np.errstate(all="ignore"):
+                table.set(0, version, self._placed(table, found), self._sets)
         except PushRefusedError as error:
             raise StoreRefusedError(str(error)) from None
-        with np.errstate(all="ignore"):
-            table.set(version, self._placed(table, found), self._sets)
 
     def capture(self, step: int, done: Callable[[Captured | MissedError], None], since: int | None) -> None:
         """See `OwnStore.capture`."""

@@ -151,6 +151,15 @@ class Bucket(PendingSteps):
             for segment in some:
                 self._waiting[one, step].put(segment)
 
+    def receive_set(self, slot: int, pushed: PushSegment, origin: Hashable) -> list[Range]:
+        """Sets or restores slices; `origin` is the call. Returns the ranges for which pulls or a merge may have waited.
+        Raises ProtocolError, and PushRefusedError where nothing was changed."""
+        (segment,) = self.segments_of(pushed if len(pushed.parts) == 1 else pushed.copied())
+        if pushed.payload_kind != PayloadKind.VALUE:
+            return self.restore(slot, pushed.step, pushed.chunks, segment, origin)
+        self.sets.check(slot, pushed.step, segment.first, segment.stop, origin)
+        return self.sets.accept(pushed.step, segment, origin)
+
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
         rule. The ranges that pulls may have waited for. Raises PushRefusedError."""

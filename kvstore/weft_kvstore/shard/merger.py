@@ -11,7 +11,6 @@ from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.steps import RuleFailedError
 from weft_kvstore.bucket.update import PIECE_BYTES
-from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.peer import Peer
@@ -104,33 +103,12 @@ class Merger:
     def set(self, shard: JobShard, slot: int, pushed: PushSegment, origin: Hashable) -> None:
         """Sets or restores a segment, of slices or of a table's chunks, in order with what is pushed. `origin` tells
         the parts of one set from those of another, so that each counts once."""
-        kind = pushed.payload_kind
-        is_set = kind == PayloadKind.VALUE
-        if (is_set and pushed.chunks) or kind == PayloadKind.RESTORED_STATE or pushed.bucket in shard.tables:
-            table = shard.table(pushed.bucket)
-            rows = Rows(*table.reader.rows(pushed))
-            if is_set:
-                table.check_set(slot, pushed.step, origin, pushed.first, pushed.stop)
-                changed_rows = table.set(pushed.step, rows, origin, pushed.first, pushed.stop)
-            else:
-                is_value = kind == PayloadKind.RESTORED
-                changed_rows = table.restore(
-                    slot, pushed.step, rows, origin, pushed.first, pushed.stop, is_value=is_value
-                )
-            if changed_rows:
-                self.merge(table)
-                self._answer_range(table, 0, 1)
-            return
-        bucket = shard.bucket(pushed.bucket)
-        (segment,) = bucket.segments_of(pushed if len(pushed.parts) == 1 else pushed.copied())
-        if is_set:
-            bucket.sets.check(slot, pushed.step, segment.first, segment.stop, origin)
-            changed = bucket.sets.accept(pushed.step, segment, origin)
-        else:
-            changed = bucket.restore(slot, pushed.step, pushed.chunks, segment, origin)
-        for first, stop in changed:
-            self._answer_range(bucket, first, stop)
-            self.merge(bucket, first, stop)
+        kind, number = pushed.payload_kind, pushed.bucket
+        of_rows = kind == PayloadKind.RESTORED_STATE or (kind == PayloadKind.VALUE and pushed.chunks)
+        part = shard.table(number) if of_rows or number in shard.tables else shard.bucket(number)
+        for first, stop in part.receive_set(slot, pushed, origin):
+            self._answer_range(part, first, stop)
+            self.merge(part, first, stop)
 
     def ask_ids(self, shard: JobShard, wait: PullWait, pushed: PushSegment) -> None:
         """Takes in a segment of the ids of a pull, which can be answered once it has all of them."""

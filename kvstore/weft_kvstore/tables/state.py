@@ -11,7 +11,7 @@ import numpy as np
 
 from weft_kernels.rules.record import Hyper
 from weft_kernels.rules.replay import WORK_ELEMENTS
-from weft_kvstore.arrays import Alike, Array, bytes_of, exact_sum
+from weft_kvstore.arrays import Alike, Array, Range, bytes_of, exact_sum
 from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, PullWait, WaitingPulls
 from weft_kvstore.bucket.sets import KnownSets, check_version
 from weft_kvstore.bucket.steps import RULE_ERRORS
@@ -25,6 +25,7 @@ from weft_kvstore.rows.storage import Draw, TableRows
 from weft_kvstore.sharding import RowLayout
 from weft_kvstore.tables.steps import TableSpec, TableSteps
 from weft_kvstore.wire.codec import PushSegment, RowReader
+from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.outbox import CALL_PRIORITY, UNPINNED, BufferSource, OutSegment
 
 MakeRows = Callable[[Array], Array]
@@ -372,19 +373,29 @@ class TableState(TableSteps):
         """The version before which nothing can be set any more: an update under way has read its rows already."""
         return self.version + 1 if self.is_changing and self.spec.is_sync else self.version
 
-    def check_set(self, slot: int, version: int, origin: Hashable, first: int = 0, stop: int = 1) -> None:
-        """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
-        if self._known_sets.new(first, stop, origin) and not self.spec.holds_at_once:
-            where, passed = f"slot {slot}, key {self.spec.key!r}", self._passed if version else 0
-            check_version(where, version, self.version, passed, given=self.spec.given, waiting=self._ahead)
+    def receive_set(self, slot: int, pushed: PushSegment, origin: Hashable) -> list[Range]:
+        """Sets or restores a segment of chunks; `origin` is the call. Returns the one slice where pulls or a merge may
+        have waited for it. Raises ProtocolError, and PushRefusedError where nothing was changed."""
+        rows = Rows(*self.reader.rows(pushed))
+        if pushed.payload_kind == PayloadKind.VALUE:
+            is_awaited = self.set(slot, pushed.step, rows, origin, pushed.first, pushed.stop)
+        else:
+            is_awaited = self._restore(slot, pushed, rows, origin)
+        return [(0, 1)] if is_awaited else []
 
-    def set(self, version: int, rows: Rows, origin: Hashable, first: int = 0, stop: int = 1) -> bool:
-        """Takes in what `check_set` lets pass: sets it now, or keeps it for its version, or for the end of the update
-        under way. Of a call, the `origin`, these are chunks `first` to before `stop`, each of which is taken in once.
-        True if pulls or a merge may have waited for it."""
+    def set(  # noqa: PLR0917  # what a message says of it
+        self, slot: int, version: int, rows: Rows, origin: Hashable, first: int = 0, stop: int = 1
+    ) -> bool:
+        """Sets rows now, or keeps them for their version, or for the end of the update under way. Of a call, the
+        `origin`, these are chunks `first` to before `stop`, each of which counts once. True if pulls or a merge may
+        have waited for it. Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one
+        too many."""
         value = self._new_rows(rows, origin, first, stop)
         if value is None:
             return False
+        if not self.spec.holds_at_once:
+            where, passed = f"slot {slot}, key {self.spec.key!r}", self._passed if version else 0
+            check_version(where, version, self.version, passed, given=self.spec.given, waiting=self._ahead)
         self._known_sets.add(first, stop, origin)
         spec = self.spec
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or self._passed > 0)
@@ -401,15 +412,13 @@ class TableState(TableSteps):
             parts[:] = [_last_of(parts)]
         return False
 
-    def restore(  # noqa: PLR0917  # as `set`
-        self, slot: int, step: int, rows: Rows, origin: Hashable, first: int = 0, stop: int = 1, *, is_value: bool
-    ) -> bool:
-        """Of a table that nobody has pushed, each chunk once: rows of its value at version `step`, which the table has
-        from then on; or of the rule's state array number `step`, from 1, of rows that were restored. True if pulls may
-        have waited for it. Raises PushRefusedError."""
-        state = self.spec.state
+    def _restore(self, slot: int, pushed: PushSegment, rows: Rows, origin: Hashable) -> bool:
+        """Of a table that nobody has pushed: rows of its value at version `step`, which the table has from then on; or
+        of the rule's state array number `step`, from 1, of rows that were restored. True if pulls may have waited for
+        it. Raises PushRefusedError."""
+        state, step, is_value = self.spec.state, pushed.step, pushed.payload_kind == PayloadKind.RESTORED
         where = f"slot {slot}, key {self.spec.key!r}: it cannot be restored"
-        value = self._new_rows(rows, origin, first, stop)
+        value = self._new_rows(rows, origin, pushed.first, pushed.stop)
         if value is None:
             return False
         self.check_restored(slot, step, 0, 1)
@@ -428,7 +437,7 @@ class TableState(TableSteps):
             if (numbers < 0).any():
                 raise PushRefusedError(f"{where}: there is state of rows whose values were not restored")
             self.rows.arrays.write(state[step - 1], numbers, value.values)
-        self._known_sets.add(first, stop, origin)
+        self._known_sets.add(pushed.first, pushed.stop, origin)
         return is_value
 
     def _new_rows(self, rows: Rows, origin: Hashable, first: int, stop: int) -> Rows | None:

@@ -58,8 +58,7 @@ class Table:
         """Whether somebody may have waited for it."""
         self.sent += 1
         origin = self.sent if origin is None else origin
-        self.state.check_set(0, version, origin)
-        return self.state.set(version, rows_at(ids or (0,), number), origin)
+        return self.state.set(0, version, rows_at(ids or (0,), number), origin)
 
     def push(self, step: int, *ids: int, slot: int = 0, by: float = -1.0) -> Any:
         """Takes in a gradient, by which rows grow by 1; the merge that is then to be done."""
@@ -205,10 +204,10 @@ def test_each_chunk_of_a_set_is_taken_in_once_however_many_there_are() -> None:
     whole = rows_at(range(ROWS), 7.0)
     for first in range(0, ROWS // 2 - 2):
         part = Rows(whole.ids[2 * first : 2 * first + 2], whole.values[2 * first : 2 * first + 2])
-        assert table.state.set(0, part, "a", first, first + 1)
+        assert table.state.set(0, 0, part, "a", first, first + 1)
     table.step(0, 0, ROWS - 1)
-    assert table.state.set(0, whole, "a", 0, ROWS // 2)
-    assert not table.state.set(0, whole, "a", 0, ROWS // 2)
+    assert table.state.set(0, 0, whole, "a", 0, ROWS // 2)
+    assert not table.state.set(0, 0, whole, "a", 0, ROWS // 2)
     assert table.read(*range(ROWS)) == [8.0] + [7.0] * (ROWS - 1)
 
 
