@@ -42,7 +42,7 @@ class StoreCalls(Store):
     Keys are names, or a `key_set` of them; a table is a name, or a `table`. Of names a call checks that they and the
     arrays fit the description: else it raises StoreRefusedError, and StoreError in a child of the process that made the
     store. Who calls often looks keys up once, as a `key_set` or a `table`; of these a call checks nothing: arrays, a
-    list of one for each key, are C-contiguous and have the keys' dtypes and shapes.
+    list of one for each key, are C-contiguous and have the keys' dtypes and shapes; ids are `Ids`.
 
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
     priorities order what is left equal."""
@@ -90,17 +90,17 @@ class StoreCalls(Store):
         return self._keys.key_set(keys, "pushpull")
 
     def table(self, key: str) -> TableKey:
-        """A table, looked up once for `push_table` and `pull_table`. Raises StoreRefusedError."""
+        """A table, looked up once. Raises StoreRefusedError."""
         return self._keys.table(key, "push_rows")
 
-    # --- Values of keys
+    # --- Values of keys, and rows of tables
 
     def push(
         self,
-        keys: str | Sequence[str] | KeySet,
+        keys: str | Sequence[str] | KeySet | TableKey,
         step: int,
         gradients: Any,
-        ids: Array | None = None,
+        ids: Any = None,
         *,
         kind: PayloadKind = PayloadKind.GRADIENT,
         array: int = 0,
@@ -109,17 +109,19 @@ class StoreCalls(Store):
         """See `Store.push`; of several keys a gradient each, in their order. Of another `kind` it sends values instead:
         see `set`. What is RESTORED is what a key was at version `step`: its value, and the key is at that version then,
         or state `array` of its rule, from 1; only of keys that nobody has pushed."""
-        if type(keys) is not KeySet:
+        if not isinstance(keys, KeySet) and not isinstance(keys, TableKey):
             self._process.check()
             call, number, _ = CALLS[kind]
-            if ids is not None:
-                table, own = self._rows_of(f"{call}_rows", keys, ids, gradients)
-                return self.push_table(table, step, own, gradients, kind=kind, priority=priority)
-            keys = self._keys.key_set(keys, call, pushes=kind is PayloadKind.GRADIENT)
-            gradients = self._fitting(keys, gradients, f"{call} of {keys}, {number} {step}")
+            if ids is None:
+                keys = self._keys.key_set(keys, call, pushes=kind is PayloadKind.GRADIENT)
+                gradients = self._fitting(keys, gradients, f"{call} of {keys}, {number} {step}")
+            else:
+                keys, ids = self._rows_of(f"{call}_rows", keys, ids, gradients)
         future: StoreFuture[None] = StoreFuture(self._driver)
         self._submit(
             KeyOperation(future, keys, payload_kind=kind, step=step, arrays=gradients, array=array, priority=priority)
+            if isinstance(keys, KeySet)
+            else RowOperation(future, keys, payload_kind=kind, step=step, sent=ids, rows=gradients, priority=priority)
         )
         return future
 
@@ -131,16 +133,21 @@ class StoreCalls(Store):
 
     def pushpull(
         self,
-        keys: KeySet,
+        keys: KeySet | TableKey,
         step: int,
-        gradients: Sequence[Array],
+        gradients: Any,
+        ids: Ids | None = None,
         *,
         out: list[Array] | None = None,
+        wanted: Ids | None = None,
+        shape: tuple[int, ...] | None = None,
         priority: int = 0,
     ) -> StoreFuture[Any]:
         """Gradients of `step`, and the values that have seen them, in one message, which ends with these. It takes at
-        most `MAX_ENTRIES` keys."""
+        most `MAX_ENTRIES` keys. Of a table these are the rows of the same ids, or of those `wanted`, in that `shape`.
+        """
         future: StoreFuture[Any] = StoreFuture(self._driver)
+        version = step + 1
         self._submit(
             KeyOperation(
                 future,
@@ -148,8 +155,20 @@ class StoreCalls(Store):
                 payload_kind=PayloadKind.GRADIENT,
                 step=step,
                 arrays=gradients,
-                version=step + 1,
+                version=version,
                 out=out,
+                priority=priority,
+            )
+            if isinstance(keys, KeySet)
+            else RowOperation(
+                future,
+                keys,
+                step=step,
+                sent=ids,
+                rows=gradients,
+                version=version,
+                wanted=wanted or ids,
+                shape=shape,
                 priority=priority,
             )
         )
@@ -157,33 +176,52 @@ class StoreCalls(Store):
 
     def pull(
         self,
-        keys: str | Sequence[str] | KeySet,
+        keys: str | Sequence[str] | KeySet | TableKey,
         version: int,
-        ids: Array | None = None,
+        ids: Any = None,
         *,
         settled: bool = False,
         exact: bool = False,
         state: bool = False,
         out: Any = None,
+        shape: tuple[int, ...] | None = None,
         with_versions: bool = False,
         as_kept: bool = False,
         priority: int = 0,
     ) -> Future[Any]:
         """See `Store.pull`; of several keys a list, once each has seen `version` updates. With `out`, an array or one
         for each key, C-contiguous and of the key's dtype and shape, they are written there; it is the store's until the
-        future has ended, and what is in it after a failure is not said. `state` is that of a single key.
+        future has ended, and what is in it after a failure is not said. `state` is that of a single key; rows have that
+        `shape`.
 
         `exact`: none is newer; it fails where a key has passed the version. In mode sync alone. `with_versions`: the
         result is a `Pulled`. `as_kept`: the values as the shard has them, however they travel else.
         """
-        if type(keys) is not KeySet:
+        if not isinstance(keys, KeySet) and not isinstance(keys, TableKey):
             self._process.check()
             if ids is not None:
-                table, wanted = self._rows_of("pull_rows", keys, ids)
-                return self.pull_table(table, version, wanted, settled=settled, state=state, priority=priority)
-            keys = self._keys.key_set(keys, "pull_state" if state else "pull")
-            if out is not None:
-                out = self._fitting(keys, out, f"pull of {keys}, version {version}", writable=True)
+                keys, ids = self._rows_of("pull_rows", keys, ids)
+            else:
+                keys = self._keys.key_set(keys, "pull_state" if state else "pull")
+                if out is not None:
+                    out = self._fitting(keys, out, f"pull of {keys}, version {version}", writable=True)
+        future: StoreFuture[Any] = StoreFuture(self._driver)
+        reading = Reading.EXACT if exact else _READING[settled]
+        names = self._keys.state_of(keys.key if isinstance(keys, TableKey) else keys.keys[0]) if state else None
+        if isinstance(keys, TableKey):
+            self._submit(
+                RowOperation(
+                    future,
+                    keys,
+                    version=version,
+                    reading=reading,
+                    wanted=ids,
+                    shape=shape,
+                    names=names,
+                    priority=priority,
+                )
+            )
+            return future
         if len(keys.names) > MAX_ENTRIES:  # More than one message may name.
             parts = []
             for begin in range(0, len(keys.names), MAX_ENTRIES):
@@ -200,15 +238,14 @@ class StoreCalls(Store):
                 )
                 parts.append(part)
             return joined(parts, joined_pulls if with_versions else lambda found: [*chain.from_iterable(found)])
-        future: StoreFuture[Any] = StoreFuture(self._driver)
         self._submit(
             KeyOperation(
                 future,
                 keys,
                 version=version,
-                reading=Reading.EXACT if exact else _READING[settled],
+                reading=reading,
                 out=out,
-                names=self._keys.state_of(keys.keys[0]) if state else None,
+                names=names,
                 with_versions=with_versions,
                 as_kept=as_kept,
                 priority=priority,
@@ -237,71 +274,6 @@ class StoreCalls(Store):
             found = f"{rows.dtype}{list(rows.shape)}, for {len(ids)} ids {table.key.dtype}{list(wanted)}"
             raise StoreRefusedError(f"{where}: the rows are {found}")
         return table, (ids, check_ids(ids, table.key, where))
-
-    # --- Rows of tables
-
-    def push_table(
-        self,
-        table: TableKey,
-        step: int,
-        sent: Ids,
-        rows: Array,
-        *,
-        kind: PayloadKind = PayloadKind.GRADIENT,
-        priority: int = 0,
-    ) -> Future[None]:
-        """`push`, or `set`, of rows of a `table`. All fits already."""
-        future = StoreFuture[None](self._driver)
-        self._submit(RowOperation(future, table, payload_kind=kind, step=step, sent=sent, rows=rows, priority=priority))
-        return future
-
-    def pushpull_table(
-        self,
-        table: TableKey,
-        step: int,
-        sent: Ids,
-        rows: Array,
-        *,
-        wanted: Ids | None = None,
-        shape: tuple[int, ...] | None = None,
-        priority: int = 0,
-    ) -> Future[Array]:
-        """`push_table`, and the rows that have seen it, in one message: those of the same ids, or of `wanted`, as an
-        array of that `shape`."""
-        future, pulled = StoreFuture[Array](self._driver), wanted or sent
-        operation = RowOperation(
-            future,
-            table,
-            step=step,
-            sent=sent,
-            rows=rows,
-            version=step + 1,
-            wanted=pulled,
-            shape=shape,
-            priority=priority,
-        )
-        self._submit(operation)
-        return future
-
-    def pull_table(
-        self,
-        table: TableKey,
-        version: int,
-        wanted: Ids,
-        *,
-        settled: bool = False,
-        state: bool = False,
-        shape: tuple[int, ...] | None = None,
-        priority: int = 0,
-    ) -> Future[Any]:
-        """`pull` of rows of a `table`, as an array of that `shape`, or several. Ids fit already."""
-        names = self._keys.state_of(table.key) if state else None
-        future, reading = StoreFuture[Any](self._driver), _READING[settled]
-        operation = RowOperation(
-            future, table, version=version, reading=reading, wanted=wanted, shape=shape, names=names, priority=priority
-        )
-        self._submit(operation)
-        return future
 
     # --- What all shards are told
 

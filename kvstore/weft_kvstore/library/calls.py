@@ -88,7 +88,7 @@ class RowCalls:
             for (number, array), values in zip(of_state, hosts[2 * len(sent) :], strict=True):
                 one, kind = sent[number], PayloadKind.RESTORED_STATE
                 own = one.checked_ids(hosts[2 * number])
-                begun.append(self._store.push_table(one.table, array, own, one.kept(values), kind=kind))
+                begun.append(self._store.push(one.table, array, one.kept(values), own, kind=kind))
             return joined(begun, nothing)
 
         return self._steps.set(call, names, step, arrays, give)
@@ -153,9 +153,7 @@ class RowCalls:
                 else [one.checked_ids(h) for one, h in zip(wanted, hosts[2 * len(sent) :], strict=True)]
             )
             begun = [
-                self._store.pushpull_table(
-                    one.table, at, own, kept, wanted=asked, shape=pulled.shape, priority=priority
-                )
+                self._store.pushpull(one.table, at, kept, own, wanted=asked, shape=pulled.shape, priority=priority)
                 for one, pulled, at, (own, kept), asked in zip(sent, wanted, steps, pushed, ids, strict=True)
             ]
             return begun[0] if single else joined(begun, list)
@@ -213,7 +211,7 @@ class RowCalls:
         priority: int = 0,
     ) -> Future[None]:
         begun = [
-            self._store.push_table(one.table, step, own, kept, kind=kind, priority=priority)
+            self._store.push(one.table, step, kept, own, kind=kind, priority=priority)
             for one, step, (own, kept) in zip(sent, steps, _ids_and_rows(sent, hosts), strict=True)
         ]
         return begun[0] if len(begun) == 1 else joined(begun, nothing)
@@ -231,7 +229,7 @@ class RowCalls:
     ) -> Future[Any]:
         """Rows, or the rule's `state` of them."""
         pulled = [
-            self._store.pull_table(
+            self._store.pull(
                 one.table, at, one.checked_ids(ids), settled=settled, state=state, shape=one.shape, priority=priority
             )
             for one, at, ids in zip(wanted, versions, hosts, strict=True)

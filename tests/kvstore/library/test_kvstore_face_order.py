@@ -31,17 +31,7 @@ class Recorded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name not in {
-            "push",
-            "push_keys",
-            "push_rows",
-            "push_table",
-            "pushpull_table",
-            "set",
-            "barrier",
-            "pull",
-            "pull_keys",
-        }:
+        if name not in {"push", "pushpull", "set", "barrier", "pull"}:
             return found
 
         def called(key: Any, step: Any, *rest: Any, **named: Any) -> Any:
@@ -52,7 +42,7 @@ class Recorded:
                 names = first.key.key
             else:
                 names = first if isinstance(first, str) else ",".join(getattr(first, "names", first))
-            self.calls.append((name.removesuffix("_keys").removesuffix("_many"), names, second))
+            self.calls.append((name, names, second))
             return found(key, step, *rest, **named)
 
         return called
@@ -186,10 +176,11 @@ def test_rows_and_ids_of_a_gpu_keep_the_order_of_their_table(copies: Copies, dty
         copies.let_go()
         assert pulled.result(WAIT_S).tolist() == [[-2.0, -2.0]] * 2
         assert both.result(WAIT_S).tolist() == [[-3.0, -3.0]] * 2
-        assert found.calls == [("push_table", "t", 0), ("push_table", "t", 1), ("push_table", "t", 2)]
+        steps = [("push", "t", 0), ("push", "t", 1), ("pull", "t", 2), ("push", "t", 2), ("pull", "t", 3)]
+        assert found.calls == steps
         store.push_rows("t", ids, rows)
         store.pushpull_rows("t", ids, rows)
-        assert found.calls[3:] == [("push_table", "t", 3), ("pushpull_table", "t", 4)]
+        assert found.calls[5:] == [("push", "t", 3), ("pushpull", "t", 4)]
 
 
 def test_a_value_of_a_gpu_is_set_before_the_word_that_there_is_nothing_and_before_a_pull(copies: Copies) -> None:

@@ -298,7 +298,7 @@ def test_rows_have_their_version_and_count_once_however_often_connections_break(
             expected[ids] -= slot + 1
             rows = np.full((len(ids), 2), slot + 1, np.float32)
             own = (pulled, None) if pull_others else None
-            calls.append(store.pushpull_table(store.table("t"), step, (ids, None), rows, wanted=own))
+            calls.append(store.pushpull(store.table("t"), step, rows, (ids, None), wanted=own))
             wanted.append(pulled)
         for _ in range(80):
             simulation.step(choose)

@@ -274,7 +274,7 @@ def test_rows_whole_keys_and_sets_pass_through_the_arena_too() -> None:
             values = client.pull("whole", 1), client.pull("t", 1, np.arange(50)), client.pull("cut", 1)
             found.append([value.result(WAIT_S).tobytes() for value in values])
             rows = np.full((25, 4), 7, np.float32)
-            both = client.pushpull_table(client.table("t"), 1, (ids, None), rows).result(WAIT_S)
+            both = client.pushpull(client.table("t"), 1, rows, (ids, None)).result(WAIT_S)
             np.testing.assert_array_equal(both, client.pull("t", 2, ids).result(WAIT_S))
             found[-1].append(both.tobytes())
             if same_host:
