@@ -211,6 +211,8 @@ def test_a_lost_agent_is_unknown_from_then_on_and_listed_as_lost(world: World) -
         world.heard(workers[0])
     listed = {agent.name: agent.state for agent in world.controller.agents(world.now)}
     assert listed == {"worker-0": AgentState.LOST, "shard-0": AgentState.LOST}
+    world.tick(100.0)
+    assert {agent.silent_s for agent in world.controller.agents(world.now)} == {105.2}
 
 
 @pytest.mark.parametrize("state", [JobState.PENDING, *ACTIVE])

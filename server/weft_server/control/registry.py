@@ -26,7 +26,8 @@ class Registry:
         self._limits = limits
         self._new_id = new_id
         self._agents: dict[str, Agent] = {}
-        self._lost: deque[AgentInfo] = deque(maxlen=LOST_SHOWN)
+        self._lost: deque[tuple[AgentInfo, float]] = deque(maxlen=LOST_SHOWN)
+        """As they were, and when that was."""
         self._number = 0
         """Of the newest registration."""
         self._version = 0
@@ -47,7 +48,11 @@ class Registry:
 
     def describe(self, now: Timestamp) -> list[AgentInfo]:
         """Those that live in the order of their registration, then those lost, newest first."""
-        return [agent.describe(now) for agent in self] + list(self._lost)
+        lost = [
+            info.model_copy(update={"silent_s": round(info.silent_s + now.seconds - then, 3)})
+            for info, then in self._lost
+        ]
+        return [agent.describe(now) for agent in self] + lost
 
     def views(self) -> list[AgentView]:
         """Those that work can be given to: an agent that is silent has to be heard first, and so has one of an earlier
@@ -105,7 +110,7 @@ class Registry:
         """It lives no more; it may be listed for a while."""
         agent.apply(AgentEvent.GONE)
         if is_listed:
-            self._lost.appendleft(agent.describe(now))
+            self._lost.appendleft((agent.describe(now), now.seconds))
         del self._agents[agent.id]
 
     def heard(self, agent: str, now: Timestamp) -> float | None:
