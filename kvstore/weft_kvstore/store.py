@@ -151,10 +151,10 @@ class Readable(Protocol):
 class Store(Protocol):
     """One slot's way to the parameters. Every method returns at once; futures end by a value or a StoreError.
 
-    A callback added to a future runs on the store's IO thread: it must be short and must not wait. Of a key that is a
-    table (`KeyDescription.rows`) a call names the rows by their `ids` (n) int64; of any other key it has none.
-    Versions: in sync, version v of a key has seen the steps before v of every slot. In async a pull of version v waits
-    only for this slot's own first v steps, and with `settled` for those of every contributing slot.
+    Callbacks of futures run on a thread of their own, one after the other. Of a key that is a table
+    (`KeyDescription.rows`) a call names the rows by their `ids` (n) int64; of any other key it has none. Versions: in
+    sync, version v of a key has seen the steps before v of every slot. In async a pull of version v waits only for this
+    slot's own first v steps, and with `settled` for those of every contributing slot.
     """
 
     def push(self, key: str, step: int, gradient: Array, ids: Array | None = None) -> Future[None]:

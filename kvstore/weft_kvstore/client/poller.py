@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers, which takes ten times as long
+import _thread
 import contextlib
 import math
 import os
@@ -250,8 +251,7 @@ class Poller:
     client's own thread.
 
     `waited_for` is the leader's future, None while no caller leads. `_failure` is why the client ends, once it does:
-    StoreClosedError after `close`. `_gone` is set once everything is released: from then on the thread that ends a
-    future runs its callbacks.
+    StoreClosedError after `close`.
     """
 
     def __init__(self, transport: Transport, name: str) -> None:
@@ -260,9 +260,9 @@ class Poller:
         self._leading: Any = threading.RLock()  # It knows whether this thread holds it.
         self._working = transport.working
         self._failure: BaseException | None = None
-        self._gone = False
         self._to_call_back: deque[StoreFuture[Any]] = deque()
         """Futures that have ended, and whose callbacks have not run."""
+        self._calling_back = threading.Lock()
         self._followers: list[tuple[StoreFuture[Any], SimpleQueue[None]]] = []
         """The future of each caller that waits and does not lead, and what wakes the caller; the oldest first."""
         self.waited_for: StoreFuture[Any] | None = None
@@ -330,10 +330,8 @@ class Poller:
             self._leader_wait.wake()
         if future._done_callbacks:
             self._to_call_back.append(future)
-            if self._gone:
-                self._call_back()
-            else:
-                self._thread_wait.wake()
+            if not self._calling_back.locked():
+                _thread.start_new_thread(self._call_back, ())
 
     def end_reason(self) -> str | None:
         """Why it ends, once it does."""
@@ -398,13 +396,12 @@ class Poller:
         own = self._thread_wait
         try:
             while self._failure is None:
-                self._call_back()
                 own.prepare(math.inf, over_sockets=False)  # From here on it is woken for what is left to it.
                 own.until = self._due_at(over_sockets=False)
                 if own.until <= time.monotonic():
                     self._work(self._round, own, None)
                     self._leader_wait.wake()  # A caller may have begun to lead, and not know what was read.
-                if self._failure is None and own.is_asleep and not self._to_call_back:
+                if self._failure is None and own.is_asleep:
                     own.sleep()
                 own.is_asleep = False
         except BaseException as error:
@@ -510,10 +507,12 @@ class Poller:
     # --- The end
 
     def _call_back(self) -> None:
-        """Runs callbacks, which are the user's: no lock is held."""
-        while self._to_call_back:
-            with contextlib.suppress(IndexError):  # Another thread has it.
+        """Runs callbacks, which are the user's, one after the other, on a thread that begins where there are some."""
+        while self._to_call_back and self._calling_back.acquire(blocking=False):
+            try:
                 self._to_call_back.popleft().call_back()
+            finally:
+                self._calling_back.release()
 
     def _end(self, failure: BaseException) -> None:
         """Has the client's thread release everything. The first failure is the reason that is reported."""
@@ -538,8 +537,6 @@ class Poller:
                     finally:
                         transport.core.end_futures()
         finally:
-            self._gone = True
-            self._call_back()
             with self._leading:  # Who leads has been woken, and goes.
                 self._leader_wait.close()
             self._thread_wait.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -44,22 +44,21 @@ def two_slots() -> Iterator[list[StoreClient]]:
 
 @contextmanager
 def without_thread(client: StoreClient) -> Iterator[None]:
-    """Meanwhile the client's own thread does nothing: it is held up by a callback."""
-    held, go_on = threading.Event(), threading.Event()
+    """Meanwhile the client's own thread does nothing: it sleeps."""
+    held, go_on, own = threading.Event(), threading.Event(), client._poller._thread_wait
 
-    def hold(_: Future[Any]) -> None:
+    def hold() -> None:
         held.set()
         go_on.wait(WAIT_S)
 
-    with client._poller._working:  # It does not end before the callback is there.
-        future = client.pull("k0", 0)
-        future.add_done_callback(hold)
-    future.result(WAIT_S)
-    assert held.wait(WAIT_S)
-    try:
-        yield
-    finally:
-        go_on.set()
+    client.pull("k0", 0).result(WAIT_S)
+    with patch.object(own, "sleep", hold):
+        while not held.wait(0.01):
+            own.wake()
+        try:
+            yield
+        finally:
+            go_on.set()
 
 
 def is_led(client: StoreClient) -> bool:
@@ -288,7 +287,7 @@ def test_beside_a_caller_that_leads_for_long_the_thread_sleeps_for_long_and_is_w
         wait_until(lambda: own.over_sockets)
 
 
-def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:
+def test_callbacks_run_on_a_thread_of_their_own_and_may_wait() -> None:
     with two_slots() as (one, other):
         told: list[Any] = []
         one.push("k0", 0, GRADIENT)
@@ -296,15 +295,43 @@ def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:
         done = threading.Event()
 
         def back(_: Future[Any]) -> None:
-            told.extend([threading.current_thread().name, one.pull("k1", 0).result(WAIT_S).shape])
+            told.extend([threading.current_thread() in known, one.pull("k1", 0).result(WAIT_S).shape])
             done.set()
 
         pulled.add_done_callback(back)
         thread = meanwhile(one, lambda: other.push("k0", 0, GRADIENT))
+        known = threading.enumerate()
         pulled.result(WAIT_S)
         assert done.wait(WAIT_S)
         thread.join()
-        assert told == ["weft-store-slot-0", (8,)]
+        assert told == [False, (8,)]
+
+
+def test_the_clients_own_thread_works_while_a_callback_runs() -> None:
+    """So it sends pings too, however long the callback takes."""
+    with two_slots() as (one, _):
+        may_end = threading.Event()
+        first = one.push("k0", 0, GRADIENT)
+        first.add_done_callback(lambda _: may_end.wait(WAIT_S))
+        first.result(WAIT_S)
+        second = one.push("k1", 0, GRADIENT)
+        wait_until(second.done)
+        may_end.set()
+
+
+def test_callbacks_of_several_stores_may_each_close_all_of_them() -> None:
+    with two_slots() as stores:
+        start, closed = threading.Barrier(2), []
+
+        def close(_: Future[Any]) -> None:
+            start.wait(WAIT_S)
+            for store in stores:
+                store.close()
+            closed.append(threading.get_ident())
+
+        for store in stores:
+            store.push("k0", 0, GRADIENT).add_done_callback(close)
+        wait_until(lambda: len(closed) == 2)
 
 
 def test_callbacks_of_what_a_close_fails_are_called() -> None:
@@ -313,6 +340,7 @@ def test_callbacks_of_what_a_close_fails_are_called() -> None:
         one.push("k0", 0, GRADIENT).result(WAIT_S)
         one.pull("k0", 1).add_done_callback(lambda future: told.append(future.exception()))
         one.close()
+        wait_until(lambda: len(told) > 0)
         assert [str(error) for error in told] == ["slot 0: pull of key 'k0', version 1: the store was closed"]
 
 
