@@ -67,7 +67,8 @@ class EncodedSegment:
             encoder = self._encoders[part.position]
             if encoder is not None:
                 for one in range(origin, min(end, self._made)):
-                    encoder.failed[self._step][part.first + one - origin] = self._buffer[begins[one] : begins[one + 1]]
+                    slice_ = part.key_slice + one - origin
+                    encoder.failed[self._step][slice_] = self._buffer[begins[one] : begins[one + 1]]
 
     def _encode(self, first: int, stop: int) -> int:
         """Encodes slices of the segment that are of one key. The first one behind them."""
@@ -75,7 +76,7 @@ class EncodedSegment:
         number = bisect_right(segment.part_slices, first) - 1
         stop = min(stop, segment.part_slices[number + 1])
         part, origin = segment.parts[number], segment.part_slices[number]
-        at = part.first + first - origin
+        at = part.key_slice + first - origin
         if kept := self._kept.get(part.position):
             if at in kept:
                 self._buffer[begins[first] : begins[first + 1]] = kept[at]

@@ -346,7 +346,7 @@ class KeyOperation(Operation):
             detail = f"{_slices(received)} have {end - start} in {self}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
         segment.write(start, end, payload, self._arrays[array])
-        first += segment.begin
+        first += segment.call_slice
         if self._versions is not None:
             self._versions[first : first + count] = version
         first += array * plan.total
@@ -385,7 +385,7 @@ class KeyOperation(Operation):
         assert self._versions is not None
         found: list[list[Array]] = [[] for _ in self.keys.names]
         for segment in [one for some in self._plan.segments.values() for one in some]:
-            slices = self._versions[segment.begin : segment.begin + segment.count]
+            slices = self._versions[segment.call_slice : segment.call_slice + segment.count]
             for part, begin, end in zip(segment.parts, segment.part_slices, segment.part_slices[1:], strict=False):
                 found[part.position].append(slices[begin:end])
         versions = [np.concatenate(some) if some else np.array([self.version]) for some in found]

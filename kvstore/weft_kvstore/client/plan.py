@@ -27,11 +27,11 @@ from weft_kvstore.wire.outbox import BufferSource, Source
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """What a segment has of a key: bytes `start` to `stop` of the value of the key at `position` in the call, from its
-    slice `first` on; `whole` where that is all of it."""
+    """What a segment has of a key: bytes `start` to `stop` of the value of the key at `position` in the call, from the
+    key's slice number `key_slice` on; `whole` where that is all of it."""
 
     position: int
-    first: int
+    key_slice: int
     start: int
     stop: int
     whole: bool
@@ -39,7 +39,8 @@ class KeyPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanSegment:
-    """Adjacent slices of what a shard has of a bucket; in the plan they are numbered from `begin`.
+    """Adjacent slices of what a shard has of a bucket, which numbers them from `first` on; the call numbers them from
+    `call_slice` on.
 
     Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the segment, and priority `priorities[i]`; where all
     have one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i
@@ -50,7 +51,7 @@ class PlanSegment:
     bucket: int
     first: int
     count: int
-    begin: int
+    call_slice: int
     bounds: Array
     priority: int
     priorities: Array | None
@@ -148,7 +149,7 @@ def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
     total = 0
     for shard, bucket in sorted(here):
         for adjacent in _adjacent(routing, key_indices, shard, sorted(here[shard, bucket])):
-            made = _segment(routing, key_indices, adjacent, shard=shard, bucket=bucket, begin=total)
+            made = _segment(routing, key_indices, adjacent, shard=shard, bucket=bucket, call_slice=total)
             segments.setdefault(shard, []).append(made)
             total += made.count
     found = {shard: tuple(some) for shard, some in segments.items()}
@@ -192,7 +193,7 @@ def _segment(
     *,
     shard: int,
     bucket: int,
-    begin: int,
+    call_slice: int,
 ) -> PlanSegment:
     held = routing.buckets[bucket].parts[shard]
     first = keys[0][0]
@@ -210,7 +211,7 @@ def _segment(
         bucket=bucket,
         first=first,
         count=stop - first,
-        begin=begin,
+        call_slice=call_slice,
         bounds=bounds,
         priority=int(priorities[0]),
         priorities=None if priorities[0] == priorities[-1] else priorities,

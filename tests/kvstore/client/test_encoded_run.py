@@ -58,7 +58,7 @@ class Sender:
             cut = self.routing.slices[self.keys.key_indices[part.position]]
             flat = gradients[part.position].reshape(-1)
             codec = codec_of(self.setting, flat.dtype)
-            index = part.first
+            index = part.key_slice
             while cut.start(index) < part.stop:
                 some = flat[cut.start(index) // flat.itemsize : cut.start(index + 1) // flat.itemsize].copy()
                 owed = self.owed.setdefault(

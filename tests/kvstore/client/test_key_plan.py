@@ -83,9 +83,9 @@ def slices_by_run(call: Call, segment: PlanSegment) -> list[Slice]:
     for part, (first, stop) in zip(segment.parts, pairwise(segment.part_slices), strict=True):
         place = call.places[part.position]
         cut = routing.slices[place]
-        assert (part.start, part.stop) == (cut.start(part.first), cut.start(part.first + stop - first))
+        assert (part.start, part.stop) == (cut.start(part.key_slice), cut.start(part.key_slice + stop - first))
         assert part.whole == (part.stop - part.start == call.description.keys[place].nbytes)
-        found += [(place, part.first + one) for one in range(stop - first)]
+        found += [(place, part.key_slice + one) for one in range(stop - first)]
     return found
 
 
@@ -121,7 +121,7 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
 def test_runs_are_as_long_as_can_be_and_numbered_through(call: Call) -> None:
     plan = call.plan()
     segments = [segment for some in plan.segments.values() for segment in some]
-    assert [segment.begin for segment in segments] == [
+    assert [segment.call_slice for segment in segments] == [
         sum(one.count for one in segments[:number]) for number in range(len(segments))
     ]
     assert {key: list(some) for key, some in plan.of_bucket.items()} == {
@@ -191,4 +191,4 @@ def test_neighbours_in_a_bucket_are_one_run_in_whatever_order_a_call_names_them(
     assert segment.priorities is not None
     assert segment.priorities.tolist() == [0, 1, 2]
     ((first, last),) = Call(store_of(keys, slots=1, shards=1), (0, 1)).plan().segments.values()
-    assert [(segment.first, segment.begin) for segment in (first, last)] == [(0, 0), (2, 1)]
+    assert [(segment.first, segment.call_slice) for segment in (first, last)] == [(0, 0), (2, 1)]
