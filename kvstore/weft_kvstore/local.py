@@ -170,7 +170,6 @@ class LocalStore(StoreClient):
         self._clients: dict[int, StoreClient] = {0: self}
         self._is_closed = False
         self._here = OtherThread(self._soon, lambda: self._is_closed)
-        self._capture: Capture | None = None
         super().__init__(description, 0, settings=self._settings, transport=partial(LocalTransport, self._shard, 0))
 
     def at_slot(self, slot: int) -> LocalSlot:
@@ -192,20 +191,14 @@ class LocalStore(StoreClient):
         """Calls `captured` with all that there is at version `step`, once it is at it; it has to be quick. What it is
         given is to be released. `since`: of tables what has changed since the capture at that step, if that is
         known."""
-
-        def begin() -> None:
-            if self._capture is not None:
-                self._capture.drop()
-            self._capture = Capture(self._job, step, captured, self._here, since=since)
-
-        self._soon(begin)
+        self._soon(lambda: Capture(self._job, step, captured, self._here, since=since))
 
     def close(self) -> None:
         self._is_closed = True
         for slot, client in [*self._clients.items()]:
             client.close() if slot else super().close()
 
-    def _soon(self, work: Callable[[], None]) -> None:
+    def _soon(self, work: Callable[[], object]) -> None:
         """Does it between two pieces of the shard's work."""
         with self._shard.working:
             work()

@@ -43,7 +43,6 @@ class OwnTables:
         if snapshot is not None:
             restore(self._shard, snapshot)
         self._there = there
-        self._capture: Capture | None = None
         self._sets = 0
         self._keys = {key.key: key for key in keys}
         routing = routing_of(one)
@@ -94,9 +93,7 @@ class OwnTables:
 
     def capture(self, step: int, done: Callable[[Captured | MissedError], None], since: int | None) -> None:
         """See `OwnStore.capture`."""
-        if self._capture is not None:
-            self._capture.drop()
-        self._capture = Capture(self._shard, step, done, self._there, since=since)
+        Capture(self._shard, step, done, self._there, since=since)
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(rows_pushed=self._pushed, rows_pulled=self._pulled)

@@ -279,7 +279,6 @@ class ShardServer:
         self.error: Exception | None = None
         """What ended it; None after `stop`."""
         self._here = OtherThread(self._soon, lambda: self.ended.is_set() or self._core.job is None)
-        self._capture: Capture | None = None
         self._thread = threading.Thread(target=self._run, name="weft-shard", daemon=True)
 
     def start(self) -> None:
@@ -347,9 +346,7 @@ class ShardServer:
                 shard = self._core.job.shard
                 keys = {key.key for key in shard.description.keys}
                 without = {key for key in keys if gradient_key(key) in keys}
-                if self._capture is not None:
-                    self._capture.drop()
-                self._capture = Capture(shard, step, captured, self._here, without=without, since=since)
+                Capture(shard, step, captured, self._here, without=without, since=since)
 
         self._soon(begin)
 

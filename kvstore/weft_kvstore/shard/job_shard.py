@@ -80,6 +80,8 @@ class JobShard:
         self.tables: dict[int, TableState] = {}
         self.live = LiveHyper(description, self._routing, self.buckets, self.tables)
         """The hyper-parameters, which may be changed."""
+        self.end_capture: Callable[[], None] = lambda: None
+        """Ends the capture that is not complete, if there is one."""
 
         def wanted(key: str) -> None:
             if stopped():

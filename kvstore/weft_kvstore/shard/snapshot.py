@@ -75,8 +75,8 @@ Views: TypeAlias = dict[str, list[tuple[int, int, Array]]]
 class Capture:
     """What `shard` holds at version `step`, `without` some keys. `done` is called with it on the shard's thread, and
     has to be quick; what it is given is to be released. `since`: of tables only what has changed since the capture at
-    that step, where all of them know it. A shard has one capture at a time; `drop` ends one that is not complete. What
-    fails ends the capture, and not the training whose step brought it."""
+    that step, where all of them know it. A shard has one capture at a time: one that is not complete ends with the
+    next. What fails ends the capture, and not the training whose step brought it."""
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class Capture:
         without: Collection[str] = (),
         since: int | None = None,
     ) -> None:
+        shard.end_capture()
         self._shard, self._step, self._done = shard, step, done
         self._shard_thread, self._without = shard_thread, without
         if not shard.tables or not all(table.rows.changes.knows(since) for table in shard.tables.values()):
@@ -103,6 +104,7 @@ class Capture:
             self._left = 0
             done(missed)
             return
+        shard.end_capture = self._drop
         for number, part in shard.parts.items():
             part.reached = partial(self._reached, number)
         for number, bucket in shard.buckets.items():
@@ -114,7 +116,7 @@ class Capture:
                 self._reached(number, step, 0, 1)
         self._guarded(lambda: 1)
 
-    def drop(self) -> None:
+    def _drop(self) -> None:
         """Ends it, unless it is complete."""
         if self._left:
             self._end()
@@ -161,6 +163,7 @@ class Capture:
 
     def _end(self) -> None:
         self._left = 0
+        self._shard.end_capture = lambda: None
         for part in self._shard.parts.values():
             part.reached = None
 
