@@ -14,7 +14,7 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import NOBODY, Cancel, Hello, Message, Pull, Push, Refused, Reply, Values, Welcome
+from weft_kvstore.wire.messages import NO_REQUEST, Cancel, Hello, Message, Pull, Push, Refused, Reply, Values, Welcome
 
 HEAR_S = 60.0
 
@@ -53,7 +53,7 @@ class RawPeer:
         self.say(hello)
         answer: Welcome | Refused = self.hear(Welcome | Refused)  # type: ignore[arg-type]  # isinstance takes a union
         if isinstance(answer, Welcome):
-            self.say(Cancel([NOBODY]))
+            self.say(Cancel([NO_REQUEST]))
         return answer
 
 

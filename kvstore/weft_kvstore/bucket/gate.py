@@ -52,10 +52,10 @@ class GateStep:
 
 class StepGate:
     """Invariant: steps are committed one after the other; `_next` is the first that is not, and `loss_scale` what its
-    loss is multiplied by. `tell` is called with a step at the moment it is measured."""
+    loss is multiplied by. `on_measured` is called with a step at the moment it is measured."""
 
     def __init__(self, commit: CommitDescription, slots: int) -> None:
-        self.tell: Callable[[int], None] = lambda step: None
+        self.on_measured: Callable[[int], None] = lambda step: None
         self.loss_scale = LossScale(commit.loss_scaling.initial if commit.loss_scaling is not None else 1.0)
         self._commit = commit
         self._slots = slots
@@ -149,4 +149,4 @@ class StepGate:
         is_whole = len(one.slots) == self._slots and one.held == self._parts and step == self._next
         if is_whole and one.loss_scale is None:
             one.loss_scale = self.loss_scale
-            self.tell(step)
+            self.on_measured(step)

@@ -16,7 +16,7 @@ from weft_kvstore.settings import COPIED_BYTES, LinkSettings, is_loopback
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import (
     MAX_ENTRIES,
-    NOBODY,
+    NO_REQUEST,
     Acknowledge,
     Cancel,
     Hello,
@@ -278,7 +278,7 @@ class ClientLink:
             for message in messages:
                 self.say(message)
         if self._repeats:  # What was asked on an earlier connection, and is not repeated, is not wanted any more.
-            self.say(Cancel([NOBODY]))
+            self.say(Cancel([NO_REQUEST]))
             self._repeats = False
         while frame is not None:
             self.frames_sent += 1

@@ -19,7 +19,7 @@ from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueSegment
 from weft_kvstore.wire.messages import (
-    NOBODY,
+    NO_REQUEST,
     Cancel,
     Done,
     Measured,
@@ -283,7 +283,7 @@ class KeyOperation(Operation):
     def _make_segments(self, plan: KeyPlan, encoders: GradientEncoders | None) -> None:
         kind, arrays, ahead = self.payload_kind, self.arrays, self.priority * CALL_PRIORITY
         assert kind is not None
-        number = NOBODY if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
+        number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
         self.segments = {}
         if encoders is not None and plan.has_pushed and kind is _GRADIENT:
             self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []

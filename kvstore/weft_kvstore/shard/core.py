@@ -20,7 +20,7 @@ from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_P
 from weft_kvstore.tables.state import AskedRows
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, decode_request, parts_at, push_segments
 from weft_kvstore.wire.messages import (
-    NOBODY,
+    NO_REQUEST,
     Acknowledge,
     Barrier,
     Because,
@@ -71,7 +71,7 @@ class ShardCore:
         if self.job is not None:
             raise StoreError(f"this shard serves job {self.job.name!r} already; each job has a process of its own")
         if shard.gate is not None:
-            shard.gate.tell = lambda step: self._tell_measured(shard, step)
+            shard.gate.on_measured = lambda step: self._answer_measures(shard, step)
         self.links.open(shard)
 
     def fail(self, reason: str) -> None:
@@ -145,7 +145,7 @@ class ShardCore:
                 self._hyper(peer, message)
             case Cancel():
                 peer.cancel(*message.request)
-                if NOBODY in message.request:  # It has repeated what it still waits for.
+                if NO_REQUEST in message.request:  # It has repeated what it still waits for.
                     peer.cancel(*peer.unrepeated)
                     peer.unrepeated = set()
                     for failed in peer.failed.values():
@@ -321,9 +321,9 @@ class ShardCore:
         except PushRefusedError as error:
             self.links.fail(peer, measure.request, FailureCode.REFUSED, str(error))
             return
-        self._tell_measured(peer.shard, measure.step)
+        self._answer_measures(peer.shard, measure.step)
 
-    def _tell_measured(self, shard: JobShard, step: int) -> None:
+    def _answer_measures(self, shard: JobShard, step: int) -> None:
         """Answers who has asked of a step, if it is measured."""
         found = shard.step_gate("Measure").measured(step)
         scale = None if found is None else found.loss_scale

@@ -52,7 +52,7 @@ MAX_NUMBERS: Final = 64
 MAX_CALL_PRIORITY: Final = 1 << 30
 """Of a call, and its negative: a higher priority goes first, 0 is that of a call that names none."""
 
-NOBODY: Final = 0
+NO_REQUEST: Final = 0
 """The request number of a message that needs no answer."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

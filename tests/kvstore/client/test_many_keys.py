@@ -22,7 +22,7 @@ from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeou
 from weft_kvstore.settings import STEPS_AHEAD, LinkSettings
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import decode_request
-from weft_kvstore.wire.messages import MAX_ENTRIES, NOBODY, PayloadKind, Push
+from weft_kvstore.wire.messages import MAX_ENTRIES, NO_REQUEST, PayloadKind, Push
 
 PATIENT = LinkSettings(silence_s=1e6)
 
@@ -345,7 +345,7 @@ def test_pushes_of_several_calls_are_one_run_and_only_the_wrong_one_of_them_fail
     assert f"'b', slice 0, step {last}: more than" in str(pushed["b"].exception())
     heard = [decode_request(parts)[0] for way, parts in simulation.delivered[begun:] if way == "up"]
     runs = [run for push in heard if isinstance(push, Push) for run in push.segments]
-    assert (PayloadKind.GRADIENT, NOBODY, 0, last, 0, 0, 4, 64) in runs
+    assert (PayloadKind.GRADIENT, NO_REQUEST, 0, last, 0, 0, 4, 64) in runs
     assert not pushpull.done()
     rest = [(step, name) for name in "acd" for step in range(1, last + 1)]
     simulation.finish(choose, *[other.push(name, step, 2 * gradients[name]) for step, name in rest], pushpull)
