@@ -81,7 +81,8 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
 # DOWN      | the time to try again                      | HANDSHAKE: a new socket, and a Hello on it
 # HANDSHAKE | a fiftieth of the silence without a word   | the Hello is said again
 # HANDSHAKE | Welcome                                    | OPEN
-# HANDSHAKE | Refused, which may pass                    | DOWN, before the first Welcome; else refused
+# HANDSHAKE | Refused: the job is not open               | DOWN: the shard is about to open it
+# HANDSHAKE | Refused: the slot is busy, no Welcome yet  | DOWN: the shard is about to forget a process that died
 # both      | disconnected, or no Hello is known         | DOWN; the time to try again doubles
 # HANDSHAKE | the keys do not fit                        | refused, for good
 # HANDSHAKE | the handshake was broken off               | as disconnected, and the reason that it may have
@@ -102,9 +103,6 @@ AFTER_LOSS: Final = (
     "restart all shards, connect every slot with step= and restore the values that you have saved after that step"
 )
 """What a person can do then: the other shards have later values, which would not fit."""
-
-_PASSING: Final = frozenset({RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY})
-"""Refusals that may pass: the shard is about to open the job, or to forget a process that died."""
 
 
 class LinkState(Enum):
@@ -207,13 +205,13 @@ class ClientLink:
         Welcome of another connection."""
         if isinstance(message, Refused):
             code, reason = message.code, f"{self.name}: {message.reason}"
-            if code in _PASSING and not self.boot:
+            if code is RefusalCode.UNKNOWN_JOB or (code is RefusalCode.BUSY and not self.boot):
                 self.disconnected(now)
-                self.end_reason, self.is_taken, self.at_fault = reason, code is RefusalCode.BUSY, True
+                self.end_reason, self.is_taken, self.at_fault = reason, code is RefusalCode.BUSY, not self.boot
             elif code is RefusalCode.UNKNOWN_LINK:
                 self.disconnected(now)
             else:
-                self.refuse(reason, at_fault=code not in {RefusalCode.CLOSED, RefusalCode.UNKNOWN_JOB})
+                self.refuse(reason, at_fault=code is not RefusalCode.CLOSED)
             return ()
         if message.session == self.session and self.state is LinkState.DOWN:
             return ()  # It had come, and was not read, when the connection broke.

@@ -205,8 +205,9 @@ class PollWait:
 #                     | the sockets             |
 # another caller that | its future, and a queue | once the leader has left, the first that follows leads
 # waits, a *follower* | in `_followers`         |
-# the client's own    | `_thread_wait`, over    | rounds, while no caller leads, or has led within `GRACE_S`; callbacks
+# the client's own    | `_thread_wait`, over    | rounds, while no caller leads, or has led within `GRACE_S`
 #                     | the sockets if it works |
+# one of callbacks    | never                   | callbacks, one after the other; it begins where there are some
 #
 # Work is `_send` or `_round`, by one thread at a time, which holds `working` and does not sleep. Each takes a bounded
 # time, so that pings leave and shards are heard. Whoever leaves something to be done by a certain time (`_due_at`)
@@ -286,7 +287,7 @@ class Poller:
         if self._failure is not None:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 submitted.remove(operation)
-                detail = f"{transport.core.name_of(operation)}: the store was closed"
+                detail = f"{transport.core.name_of(operation)}: {self.end_reason()}"
                 with contextlib.suppress(InvalidStateError):  # It has begun, and was failed, before it was removed.
                     operation.future.set_exception(StoreClosedError(detail))
         elif (

@@ -65,8 +65,8 @@ Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 
 class RefusalCode(StrEnum):
-    """Why a shard refuses a connection. A client that was never welcomed tries again after the first two for as long
-    as it is open; after the third it opens a new connection. All others are final."""
+    """Why a shard refuses a connection. After the first a client tries again for as long as it is open; after the
+    second, if it was never welcomed; after the third it opens a new connection. All others are final."""
 
     UNKNOWN_JOB = "unknown-job"
     BUSY = "busy"

@@ -134,11 +134,24 @@ def test_why_a_shard_turned_us_away_is_told_at_once_and_until_it_says_otherwise(
     assert (connection.trouble, connection.is_taken) == (None, False)
 
 
-@pytest.mark.parametrize(("code", "at_fault"), [(RefusalCode.UNKNOWN_JOB, False), (RefusalCode.BUSY, True)])
-def test_it_does_not_pass_after_the_first_welcome(code: RefusalCode, at_fault: bool) -> None:
+def test_that_the_slot_is_taken_does_not_pass_after_the_first_welcome() -> None:
     connection = opened()
-    connection.on_handshake(refused(code), 1.0)
-    assert (connection.refused, connection.at_fault) == ("shard 3: because", at_fault)
+    connection.on_handshake(refused(RefusalCode.BUSY), 1.0)
+    assert (connection.refused, connection.at_fault) == ("shard 3: because", True)
+
+
+def test_a_shard_that_was_started_anew_and_has_not_opened_the_job_yet_is_tried_again_and_says_what_it_is() -> None:
+    connection = opened()
+    connection.disconnected(1.0)
+    now = 1.0 + FIRST_RETRY_S
+    assert due(connection, now) == {CONNECT}
+    connection.on_handshake(refused(RefusalCode.UNKNOWN_JOB), now)
+    assert (connection.trouble, connection.at_fault) == ("shard 3: because", False)
+    assert states(connection) == (LinkState.DOWN, None, None, False)
+    now = connection.next_tick()
+    assert due(connection, now) == {CONNECT}
+    connection.on_handshake(welcome(connection.session, b"c" * 16), now)
+    assert "has started anew and has lost its values" in str(connection.refused)
 
 
 FINAL = {*RefusalCode} - {RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY, RefusalCode.UNKNOWN_LINK}
