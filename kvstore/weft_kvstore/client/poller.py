@@ -33,8 +33,8 @@ _getsignal, _setsignal = _signal.getsignal, _signal.signal
 
 class Interrupts:
     """While it is entered, the handler that SIGINT has in Python is called only during `sleep`, and else at the end. It
-    may raise, as CPython's own does. For the main thread alone; where one is entered within another, the outer one's
-    end is the end, and its `sleep` that of both.
+    may raise, as CPython's own does. For the main thread alone; a handler that is called during `sleep` may enter
+    another.
 
     It takes the handler's place meanwhile, and leaves alone what is no handler of Python's, and one that is set
     meanwhile.
@@ -48,27 +48,26 @@ class Interrupts:
 
     is_entered = False
     """Whether it is in use, or an interrupt came while it was about to be."""
-    _may_come = False
     _handler: Callable[[int, FrameType | None], Any] | None = None
     _interrupted = False
-    _outer = False
 
     def __init__(self) -> None:
         self._own = self._receive
 
     def __enter__(self) -> Interrupts:
+        # In this order, as it may come between any two lines: while there is no `_handler`, it is noted.
         self.is_entered = True
         handler = _getsignal(_INTERRUPT)
         if callable(handler):
-            self._handler = handler
             _setsignal(_INTERRUPT, self._own)
-        self._outer = Interrupts.are_held
         Interrupts.are_held = True
+        if callable(handler):
+            self._handler = handler
         return self
 
     def __exit__(self, *_: object) -> None:
-        Interrupts.are_held = self._outer
         handler, self._handler = self._handler, None
+        Interrupts.are_held = False
         if handler is not None and _getsignal(_INTERRUPT) is self._own:  # Else the handler has set another meanwhile.
             _setsignal(_INTERRUPT, handler)
         interrupted, self._interrupted, self.is_entered = self._interrupted, False, False
@@ -77,8 +76,7 @@ class Interrupts:
 
     def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
         """Calls it, and lets interrupts through meanwhile."""
-        self._may_come = True
-        Interrupts.are_held = self._outer
+        Interrupts.are_held = False
         try:
             if self._interrupted and self._handler is not None:
                 self._interrupted = False
@@ -86,13 +84,12 @@ class Interrupts:
             sleep(*arguments)
         finally:
             Interrupts.are_held = True
-            self._may_come = False
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._may_come and self._handler is not None:
-            self._handler(number, frame)
-        else:
+        if Interrupts.are_held or self._handler is None:
             self._interrupted = True
+        else:
+            self._handler(number, frame)
 
 
 def _in_child() -> None:
