@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import io
 import logging
 import random
 import sys
@@ -304,22 +303,45 @@ def _exported(
     raise ModuleRefusedError(refusal(failure), reason=chain(failure)) from None
 
 
+class _OfOthers:
+    """A stream without what the thread that made this writes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._thread = stream, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._thread else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @contextmanager
 def _one_voice() -> Iterator[list[str]]:
     """Gathers the exporter's warnings, of Python's two kinds, into one sentence."""
     sentences: list[str] = []
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # what goes wrong is in the exception, too
+    known = [*logging.root.manager.loggerDict.values()]
+    loggers = [logging.root, *(each for each in known if isinstance(each, logging.Logger))]
+    handlers = [handler for each in loggers for handler in each.handlers]
+    handlers += [logging.lastResort] if logging.lastResort is not None else []
+    mine = threading.get_ident()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != mine
+
     try:
+        for handler in handlers:
+            handler.addFilter(is_of_others)  # What goes wrong is in the exception, too.
         with (
             warnings.catch_warnings(record=True) as caught,
-            redirect_stdout(io.StringIO()),  # of what cannot be exported pages of graphs are printed
-            redirect_stderr(io.StringIO()),
+            redirect_stdout(_OfOthers(sys.stdout)),  # of what cannot be exported pages of graphs are printed
+            redirect_stderr(_OfOthers(sys.stderr)),
         ):
             warnings.simplefilter("always")
             yield sentences
     finally:
-        logging.disable(disabled)
+        for handler in handlers:
+            handler.removeFilter(is_of_others)
     told = dict.fromkeys(str(each.message).strip().partition("\n")[0] for each in caught if _concerns(each))
     if told:
         first = next(iter(told))

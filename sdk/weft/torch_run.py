@@ -7,6 +7,7 @@ so that each gradient takes part.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -120,10 +121,15 @@ def run(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         found = run_once(torch, example)
         changed = changed_buffers()
         is_seeded = torch.initial_seed() != _SEED
-    if is_seeded or drawn != _drawn_elsewhere():
+        # Another thread may have drawn meanwhile: numbers that forward draws itself are others the next time.
+        is_drawn = drawn != _drawn_elsewhere() and not (
+            threading.active_count() > 1 and _repeats(torch, example, found)
+        )
+    if is_seeded or is_drawn:
         raise ModuleRefusedError(
             "forward sets a seed, or draws from Python's random or from numpy.random, which a graph would repeat as it "
             "is; draw from torch (torch.rand, Dropout), or leave it out"
+            + (". Or another thread did so meanwhile: have it wait" if threading.active_count() > 1 else "")
         )
     after = _attributes(torch, module)
     state = [
@@ -137,6 +143,12 @@ def run(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     ]
     seconds = time.perf_counter() - started
     return Ran(whole, example, samples, found, changed, state, [*state, *(warnings if padded else [])], seconds)
+
+
+def _repeats(torch: Any, example: Example, found: Run) -> bool:
+    """Whether the module gives the same outputs again."""
+    again = run_once(torch, example).outputs
+    return all(np.array_equal(one, other, equal_nan=True) for one, other in zip(found.outputs, again, strict=True))
 
 
 def _attributes(torch: Any, module: Any) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
+import logging.handlers
 import random
 import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import numpy as np
@@ -802,6 +804,30 @@ def test_an_example_on_which_rounding_decides_the_gradients_is_refused_and_the_e
     )  # fmt: skip
     with pytest.raises(weft.ModuleRefusedError, match=r"rounding alone moves .* Give an example whose numbers vary"):
         weft.from_torch(module, torch.full((8, 1, 8, 8), pixel))
+
+
+def test_a_thread_beside_an_export_draws_logs_and_prints_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    over, logged, said = Event(), logging.getLogger("beside"), 0
+    kept = logging.handlers.BufferingHandler(1 << 20)
+    logged.addHandler(kept)
+
+    def beside() -> None:
+        nonlocal said
+        while not over.wait(0.001):
+            random.random()
+            logged.warning("beside")
+            print("beside")
+            said += 1
+
+    thread = Thread(target=beside)
+    thread.start()
+    try:
+        weft.from_torch(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.3), nn.Linear(4, 2)), torch.randn(4, 3))
+    finally:
+        over.set()
+        thread.join()
+        logged.removeHandler(kept)
+    assert (len(kept.buffer), capsys.readouterr().out.count("beside")) == (said, said)
 
 
 def test_modules_may_be_exported_by_several_threads_at_once() -> None:
