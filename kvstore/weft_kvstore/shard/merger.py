@@ -241,23 +241,27 @@ class Merger:
                 self._links.fail(wait.link, wait.request, FailureCode.PASSED, passed)
 
     def _working_on(self, table: TableState) -> Iterator[None]:
-        """Merges a table. Long answers go first: their rows are those of one version."""
+        """Gives long answers and merges, in turns. The rows of an answer are those of one version, so answers go first;
+        those that are asked for while a merge is due come behind it."""
         try:
             while table.merge_is_due or table.to_answer:
-                if table.to_answer:
+                while table.to_answer:
                     yield from self.answer(*table.to_answer.popleft(), table)
-                    continue
-                table.merge_is_due = False
-                if (yield from table.merging()):
+                if table.merge_is_due:
+                    has_merged = yield from table.merging()
+                    table.merge_is_due = False
                     self._answer_range(table, 0, 1)
-                    table.merge_is_due |= table.has_waiting
+                    table.merge_is_due = has_merged and table.has_waiting
         except (RuleFailedError, MemoryError) as error:
             self._fail(error, f"merge step {table.version} of {table.spec.named(0)}")
         table.has_task = False
 
     def _begin_answer(self, wait: PullWait, table: TableState, version: int) -> None:
+        is_short = table.pulls.fits_one_piece(wait)
+        if not is_short and table.merge_is_due:
+            return
         wait.answered(table.spec.number, 0, 1)  # It waits no longer, but for its turn.
-        if table.pulls.fits_one_piece(wait):
+        if is_short:
             for _ in self.answer(wait, version, table):
                 pass
         else:

@@ -14,22 +14,18 @@ from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Alike, Array, Range, bytes_of, exact_sum
 from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, PullWait, WaitingPulls
 from weft_kvstore.bucket.sets import KnownSets, check_version
-from weft_kvstore.bucket.steps import RULE_ERRORS
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Chunks, Rows, batches, last_rows, own_rows
-from weft_kvstore.rows.storage import Draw, TableRows
+from weft_kvstore.rows.storage import Draw, FirstOf, TableRows
 from weft_kvstore.sharding import RowLayout
 from weft_kvstore.tables.steps import TableSpec, TableSteps
 from weft_kvstore.wire.codec import PushSegment, RowReader
 from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.outbox import CALL_PRIORITY, UNPINNED, BufferSource, OutSegment
-
-MakeRows = Callable[[Array], Array]
-"""make(rows): the first values (n, width) of the table's rows (n) int64."""
 
 _NEVER: Final = -1
 
@@ -147,16 +143,16 @@ class TableState(TableSteps):
         spec: TableSpec,
         layout: RowLayout,
         shard: int,
-        first: MakeRows,
+        first: Callable[[Array], Array],
         *,
         sparse: Sparse = Sparse.LAZY,
         draw: Draw | None = None,
         place: TablePlace | None = None,
         salt: int | None = None,
     ) -> None:
-        """`draw` makes the numbers by which a growing table admits; `salt` says where ids lie in its index: it changes
-        no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had, and
-        OSError where no file can be made at the place."""
+        """`first(ids)` makes the first values (n, width) of rows, and `draw` the numbers by which a growing table
+        admits; `salt` says where ids lie in its index: it changes no value, and nobody else should know it. Raises
+        MemoryError where not even the addresses are to be had, and OSError where no file can be made at the place."""
         super().__init__(spec, layout.rows_up)
         self.layout = layout
         self.shard = shard
@@ -171,7 +167,8 @@ class TableState(TableSteps):
         self.updated: list[tuple[Array, Array]] = []
         """Indices and values of rows as the last update left them, while nothing else has written rows since: who has
         pushed rows most often pulls these."""
-        self._first = first
+        self._made: FirstOf = lambda indices: first(layout.ids_at(shard, indices))
+        """The first values of rows that are not here."""
         self._measured = _NEVER
         self._ahead: dict[int, list[Rows]] = {}
         self._late: list[Rows] = []
@@ -284,13 +281,14 @@ class TableState(TableSteps):
     def _apply(self, step: int, total: list[Rows]) -> Iterator[None]:
         """Makes the table's update, number `updates` + 1; stops after each piece. Raises RuleFailedError,
         MemoryError."""
-        rows, history, first = self.rows, self.rows.history, None if self.spec.given else self._made
-        moment = step if self.spec.is_sync else self.updates
-        at_once = max(min(self.spec.piece_elements // max(self.layout.width, 1), self.piece_rows), 1)
-        at_once = min(at_once, rows.arrays.at_once or at_once)
+        spec, rows, arrays, history = self.spec, self.rows, self.rows.arrays, self.rows.history
+        first = None if spec.given else self._made
+        moment = step if spec.is_sync else self.updates
+        at_once = max(min(spec.piece_elements // max(self.layout.width, 1), self.piece_rows), 1)
+        at_once = min(at_once, arrays.at_once or at_once)
         behind: list[tuple[Array, Array]] = []
-        with self.spec.rule_runs(step):
-            hyper = self.spec.hyper.at(step)
+        with spec.rule_runs(step):
+            hyper = spec.hyper.at(step)
         self.updated = []
         some = batches(total, at_once)
         answers = bool(self.pulls.versions) and len(some) == len(total)
@@ -304,17 +302,19 @@ class TableState(TableSteps):
             numbers = ids if rows.is_full else rows.find_or_add(ids, moment, first)
             if history is None:
                 out = np.empty_like(gradient) if answers else None
-                self._update(numbers, gradient, step, hyper, out, still)
+                with spec.rule_runs(step):
+                    arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out, still=still)
                 if out is not None:
                     self.updated.append((ids, out))
             else:
-                with self.spec.rule_runs(step):
-                    yield from history.catch_up(rows.arrays, numbers)
+                with spec.rule_runs(step):
+                    yield from history.catch_up(arrays, numbers)
                 behind.append((numbers, gradient))
             if len(some) > len(total):
                 yield
         if history is not None:
-            yield from self._update_all(history, behind, step, hyper)
+            with spec.rule_runs(step):
+                yield from self._update_all(history, behind, step, hyper)
         if rows.evicts:
             self.updated = []
             yield from rows.boundary(moment + 1)
@@ -323,39 +323,17 @@ class TableState(TableSteps):
         self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int, hyper: Hyper
     ) -> Iterator[None]:
         """Updates rows that have seen all that was before, and brings some of the others closer."""
-        with self.spec.rule_runs(step):
-            history.append(hyper)
+        arrays, rule = self.rows.arrays, self.spec.rule
+        history.append(hyper)
         for numbers, gradient in parts:
-            self._update(numbers, gradient, step, hyper)
+            arrays.apply(rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
             history.saw_all(numbers)
             if len(parts) > 1:
                 yield
         # A row of a growing table that is not here has no past, and one that is to be given has no value.
         comes = self.layout.growth is None and not self.spec.given
         create = (lambda rows: self.rows.find_or_add(rows, self._moment(step), self._made)) if comes else None
-        with self.spec.rule_runs(step):
-            yield from history.sweep(self.rows.arrays, self.rows.stop, create)
-
-    def _update(  # noqa: PLR0917  # as the rule has it
-        self,
-        numbers: Array,
-        gradient: Array,
-        step: int,
-        hyper: Hyper,
-        out: Array | None = None,
-        still: Array | None = None,
-    ) -> None:
-        spec = self.spec
-        try:
-            self.rows.arrays.apply(
-                spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out, still=still
-            )
-        except RULE_ERRORS as error:
-            raise spec.failed(step, error) from error
-
-    def _made(self, indices: Array) -> Array:
-        """First values of rows that are not here (n, width)."""
-        return self._first(self.layout.ids_at(self.shard, indices))
+        yield from history.sweep(arrays, self.rows.stop, create)
 
     def _moment(self, step: int) -> int:
         """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""

@@ -8,14 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import key_of, store_of
+from store_cluster import key_of, store_of, table_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables.state import TablePulls, TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
@@ -151,3 +151,45 @@ def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
         ends.push_rows(ends.shard, 0, run)
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
         ends.set(ends.shard, 0, run._replace(payload_kind=PayloadKind.VALUE), "origin")
+
+
+class Readers(Ends):
+    """Two pulls of a table's rows, which take long, and come again as soon as they are answered; and a slot that pushes
+    the next step as soon as the last one is merged."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: None)
+        self.shard = JobShard(store_of([table_of("t", (8, 2), 1)], slots=1, shards=1), 0)
+        self.table, self.version = self.shard.table(0), 0
+        self.table.reached = lambda *_: self.push_next()
+        for number in (0, 1):
+            self.ask_again(number)
+        self.push_next()
+
+    def ask_again(self, number: int) -> None:
+        wait = PullWait(None, number, 0, slot=0, state=False, reading=Reading.OWN)
+        self.shard.ask(wait, 0, 0, 1, 1)
+        ids = np.arange(8)
+        self.ask_ids(self.shard, wait, PushSegment(PayloadKind.IDS, 0, 0, 0, 0, 1, 1, [memoryview(ids.tobytes())]))
+
+    def push_next(self) -> None:
+        payload = bytearray(np.arange(8).tobytes() + bytes(64))
+        self.push_rows(self.shard, 0, PushSegment(0, 0, 0, self.table.version, 0, 1, 1, [memoryview(payload)]))
+
+    def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
+        for _ in range(3):
+            assert version == table.version, "the rows of an answer are those of one version"
+            yield
+        self.answered.append(wait.request)
+        self.ask_again(wait.request)
+
+
+def test_those_who_read_a_table_without_end_and_those_who_push_to_it_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TablePulls, "fits_one_piece", lambda *_: False)
+    readers = Readers()
+    for _ in range(100):
+        assert readers.work_once()
+    assert readers.table.version >= 10
+    assert min(readers.answered.count(0), readers.answered.count(1)) >= 10
