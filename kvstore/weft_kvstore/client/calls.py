@@ -32,7 +32,7 @@ _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 def check_slot(description: StoreDescription, slot: object) -> None:
     """Raises ValueError for a slot that there is not."""
     if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
-        raise ValueError(f"slot {slot!r} is not within 0 to {description.slots - 1}")
+        raise ValueError(f"slot: a whole number from 0 to {description.slots - 1}, not {slot!r}")
 
 
 class StoreCalls(Store):

@@ -28,7 +28,7 @@ from weft_kvstore.library.arrays import (
     user_dtype,
 )
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
-from weft_kvstore.library.steps import SlotSteps, check_number, checked_priority
+from weft_kvstore.library.steps import SlotSteps, checked_priority
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.sharding import MOST_ROWS_A_CALL
 from weft_kvstore.wire.messages import PayloadKind
@@ -71,12 +71,12 @@ class RowCalls:
         Several calls may restore rows of one table, at the same step. Call it before `restore` of keys that are no
         tables, and wait for it: the other slots wait for those."""
         call = "restore_rows"
-        check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
+        self._steps.check_start(call, step)
         sent, names, arrays, _ = self._tables(call, key, ids, rows, sends=True)
         _, _, _, (states,) = self._registry.listed(call, key, state, rows=True)
         of_state: list[tuple[int, int]] = []
         for number, (one, named) in enumerate(zip(sent, states, strict=True)):
-            given = named or {}
+            given = self._registry.state_of_user(named, one.where)
             for array, name in enumerate(self._registry.state_names(one.spec, given, one.where, required=False), 1):
                 dtype = np.dtype(one.spec.dtype)
                 arrays.append(checked(given[name], dtype, one.shape, f"{one.where}: state {name!r}"))

@@ -72,12 +72,20 @@ class KeyRegistry(Keys):
         timeline.set(step, self.slot, numbers)
         timeline.keep(CHANGES_KEPT)
 
+    @staticmethod
+    def state_of_user(given: Any, where: str) -> Mapping[str, Any]:
+        """State arrays that a user gives for a key, or none. Raises StoreRefusedError."""
+        if given is not None and not isinstance(given, Mapping):
+            raise StoreRefusedError(f"{where}: state: a dictionary of arrays by name, not a {type(given).__name__}")
+        return given or {}
+
     def state_names(
         self, spec: KeyDescription, given: Mapping[str, Any], where: str, *, required: bool
     ) -> tuple[str, ...]:
         """The names of the rule's arrays of a key; none where none were given. Raises StoreRefusedError for others."""
         wanted = self.state_of(spec) if given or required else ()
         if given.keys() != set(wanted):
-            detail = f"{', '.join(given) or 'nothing'}; the rule keeps {', '.join(wanted) or 'nothing'}"
-            raise StoreRefusedError(f"{where}: state: {detail}, and all of it is needed")
+            lacks, more = [name for name in wanted if name not in given], [name for name in given if name not in wanted]
+            detail = f"{', '.join(lacks)} is missing" if lacks else f"there is no {', '.join(map(repr, more))}"
+            raise StoreRefusedError(f"{where}: state: {detail}; the rule keeps {', '.join(wanted) or 'nothing'}")
         return wanted

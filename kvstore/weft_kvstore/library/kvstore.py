@@ -216,8 +216,11 @@ class KVStore(RowCalls):
             return finished(None)
         for one, spec, first in zip(given, keys, values, strict=True):
             if first is None or self._steps.has_begun(spec.key):
-                detail = "slot {} has to give a value" if first is None else "slot {} has begun its steps: see set"
-                raise StoreRefusedError(f"{where(call, one)}: {detail.format(self.slot)}")
+                detail = "has to give a value"
+                if first is not None:
+                    instead = f"where it has no value yet, set({one!r}, value, version=0) gives it one"
+                    detail = f"has begun its steps: {instead}"
+                raise StoreRefusedError(f"{where(call, one)}: slot {self.slot} {detail}")
         arrays = _wholes(keys, values, [f"{where(call, one)}: value" for one in given])
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
@@ -391,14 +394,15 @@ class KVStore(RowCalls):
         call = "restore"
         keys = self._registry.key_set(key, call)
         values, states = (self._registry.each(call, keys, one) for one in (value, state))
-        check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
+        self._steps.check_start(call, step)
         if self.description.commit is not None:
             detail = "a store with commit cannot be restored: its steps begin at 0"
             raise StoreRefusedError(f"{self._registry.call(call)}: {detail}")
         arrays: list[Any] = []
         sent: list[tuple[KeyDescription, int]] = []
         for one, spec, first, named in zip(keys.given, keys.keys, values, states, strict=True):
-            where, given, dtype = self._registry.where(call, one), dict(named or {}), np.dtype(spec.dtype)
+            where, dtype = self._registry.where(call, one), np.dtype(spec.dtype)
+            given = dict(self._registry.state_of_user(named, where))
             master = given.pop(MASTER, None) if spec.half is not None else None
             for number, name in enumerate(self._registry.state_names(spec, given, where, required=bool(named)), 1):
                 arrays.append(checked(given[name], dtype, tuple(spec.shape), f"{where}: state {name!r}"))
@@ -601,4 +605,8 @@ def _whole(name: str, number: Any) -> int:
 
 
 def _settings(settings: LinkSettings, timeout_s: float | None) -> LinkSettings:
-    return settings if timeout_s is None else replace(settings, request_timeout_s=timeout_s)
+    if timeout_s is None:
+        return settings
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ValueError(f"timeout_s: a number of seconds above 0, not {timeout_s!r}")
+    return replace(settings, request_timeout_s=timeout_s)

@@ -257,6 +257,13 @@ class SlotSteps:
                 raise StoreRefusedError(f"{self._registry.call('set_hyper')}: {detail}")
             return send(begun if step is None else int(step))
 
+    def check_start(self, call: str, step: int) -> None:
+        """Raises StoreRefusedError for another step than the one that is the first here: values are restored to it."""
+        where = f"{self._registry.call(call)}: step"
+        check_number(step, where, may_lack=False)
+        if step != self.start:
+            raise StoreRefusedError(f"{where}: {step}; this store was connected with step={self.start}")
+
     def check_steps(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
         pushed by a process before this one, and what is pushed again would count for nothing."""

@@ -428,8 +428,20 @@ def test_a_first_value_is_not_given_again_once_steps_have_begun(make: Make) -> N
     (store,) = make(describe({"w": (2,)}, rule="sgd"))
     store.init("w", ones(2)).result(WAIT_S)
     store.push("w", ones(2)).result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match="init of key 'w': slot 0 has begun its steps: see set"):
+    with pytest.raises(StoreRefusedError, match="init of key 'w': slot 0 has begun its steps"):
         store.init("w", ones(2))
+
+
+def test_a_key_that_was_pushed_before_it_had_a_value_gets_one_as_the_error_of_init_says(make: Make) -> None:
+    (store,) = make(describe({"w": (2,)}, rule="sgd", lr=1.0))
+    pushed = store.push("w", ones(2))
+    with pytest.raises(
+        StoreRefusedError, match=r"where it has no value yet, set\('w', value, version=0\) gives it one"
+    ):
+        store.init("w", ones(2))
+    store.set("w", 5 * ones(2), version=0).result(WAIT_S)
+    pushed.result(WAIT_S)
+    assert store.pull("w").result(WAIT_S).tolist() == [4.0, 4.0]
 
 
 def test_a_closed_store_says_so(make: Make) -> None:

@@ -146,8 +146,11 @@ def test_shards_and_workers_start_in_any_order_and_a_shard_ends_at_ctrl_c(tmp_pa
         with pytest.raises(StoreRefusedError, match=r"slot 0: shard . at .* the client has another description"):
             KVStore.connect(another, 0)
         for slot in (2, "1", True, 0.5, None):
-            with pytest.raises(ValueError, match=f"slot {slot!r} is not within 0 to 1"):
+            with pytest.raises(ValueError, match=f"slot: a whole number from 0 to 1, not {slot!r}"):
                 KVStore.connect(path, slot)  # type: ignore[arg-type]  # that is what is refused
+        for timeout_s in ("2", 0, True):
+            with pytest.raises(ValueError, match=f"timeout_s: a number of seconds above 0, not {timeout_s!r}"):
+                KVStore.connect(path, 0, timeout_s=timeout_s)  # type: ignore[arg-type]  # that is what is refused
         for number, process in enumerate(shards):
             assert re.match(rf"ready: shard {number} of 2 of {path} listens at tcp://[\d.]+:\d+$", ready(process))
             process.send_signal(signal.SIGINT)

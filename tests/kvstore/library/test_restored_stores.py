@@ -106,7 +106,7 @@ def test_what_somebody_has_pushed_is_not_restored(kind: str) -> None:
     description = describe({"w": Key((2,), initializer=0.0)}, rule="sgd", lr=1.0, slots=SLOTS)
     with slots_at(kind, description, 0) as stores:
         stores[1].push("w", [1, 1]).result(WAIT_S)
-        restored = stores[0].restore("w", [5, 5], step=4)
+        restored = stores[0].restore("w", [5, 5], step=0)
         with pytest.raises(StoreRefusedError, match="restore before anybody pushes"):
             restored.result(WAIT_S)
 
@@ -114,14 +114,30 @@ def test_what_somebody_has_pushed_is_not_restored(kind: str) -> None:
 @pytest.mark.parametrize(
     ("state", "told"),
     [
-        ({"mean": np.zeros(2, np.float32)}, "state: mean; the rule keeps mean, variance, and all of it is needed"),
-        ({"speed": np.zeros(2, np.float32)}, "state: speed; the rule keeps mean, variance"),
+        ({"mean": np.zeros(2, np.float32)}, "state: variance is missing; the rule keeps mean, variance"),
+        (
+            {name: np.zeros(2, np.float32) for name in ("speed", "mean", "variance")},
+            "state: there is no 'speed'; the rule keeps mean, variance",
+        ),
+        ([np.zeros(2, np.float32)], "state: a dictionary of arrays by name, not a list"),
         ({"mean": np.zeros(2), "variance": np.zeros(2)}, "state 'mean': it is float64"),
     ],
 )
-def test_a_state_that_is_not_the_rules_is_refused(state: dict[str, Array], told: str) -> None:
-    with KVStore.local(describe({"w": (2,)}, rule="adam")) as store, pytest.raises(StoreRefusedError, match=told):
+def test_a_state_that_is_not_the_rules_is_refused(state: Any, told: str) -> None:
+    described = describe({"w": (2,)}, rule="adam")
+    with KVStore.local(described, step=3) as store, pytest.raises(StoreRefusedError, match=told):
         store.restore("w", [1, 1], state, step=3)
+
+
+def test_values_are_restored_to_the_step_at_which_the_slot_begins() -> None:
+    described = describe({"w": (2,), "t": Key((4, 2), rows=True)}, rule="sgd")
+    with KVStore.local(described, step=3) as store:
+        for call in (
+            lambda: store.restore("w", [1, 1], step=5),
+            lambda: store.restore_rows("t", [1], [[1, 1]], step=5),
+        ):
+            with pytest.raises(StoreRefusedError, match="step: 5; this store was connected with step=3"):
+                call()
 
 
 TABLES = {
@@ -189,18 +205,18 @@ def test_a_table_that_somebody_has_pushed_is_not_restored(kind: str) -> None:
     key = Key((4, 2), rows=True, initializer=0.0)
     with slots_at(kind, describe({"t": key}, rule="sgd", lr=1.0, slots=SLOTS), 0) as stores:
         stores[1].push_rows("t", [1], [[1, 1]]).result(WAIT_S)
-        with pytest.raises(StoreRefusedError, match="key 't', step 4: it cannot be restored: a step"):
-            stores[0].restore_rows("t", [1], [[5, 5]], step=4).result(WAIT_S)
+        with pytest.raises(StoreRefusedError, match="key 't', step 0: it cannot be restored: a step"):
+            stores[0].restore_rows("t", [1], [[5, 5]], step=0).result(WAIT_S)
 
 
 def test_what_does_not_fit_a_table_is_not_restored() -> None:
     description = describe({"t": Key((2, 2), rows=True, initializer=0), "w": Key((2,), initializer=0)}, rule="adam")
     rows, state = np.zeros((1, 2), np.float32), {"mean": np.zeros((1, 2), np.float32)}
-    with KVStore.local(description) as store:
+    with KVStore.local(description, step=3) as store:
         for call, told in (
             (lambda: store.restore("t", np.zeros((2, 2), np.float32), step=3), "say which rows, with restore_rows"),
             (lambda: store.restore_rows("w", [0], rows, step=3), "it is no table: call restore"),
-            (lambda: store.restore_rows("t", [0], rows, state, step=3), "state: mean; the rule keeps mean, variance"),
+            (lambda: store.restore_rows("t", [0], rows, state, step=3), "state: variance is missing"),
             (lambda: store.restore_rows("t", [0], rows, step=-3), "restore_rows: step: a number from 0"),
             (
                 lambda: store.restore_rows("t", [2], rows, step=3),
@@ -213,7 +229,7 @@ def test_what_does_not_fit_a_table_is_not_restored() -> None:
         sent = store._store.push(table, 1, rows, ids, kind=PayloadKind.RESTORED_STATE)
         with pytest.raises(StoreRefusedError, match="there is state of rows whose values were not restored"):
             sent.result(WAIT_S)
-        store.restore_rows("t", [0], rows, step=1 << 59).result(WAIT_S)
+        store._store.push(table, 1 << 59, rows, ids, kind=PayloadKind.RESTORED).result(WAIT_S)
         with pytest.raises(StoreRefusedError, match="at version 3: it is restored at version 576460752303423488"):
             store.restore_rows("t", [0], rows, step=3).result(WAIT_S)
         for step, told in ((3, "the rule has 2 state arrays, not 3"), (0, "not 0")):
@@ -224,11 +240,17 @@ def test_what_does_not_fit_a_table_is_not_restored() -> None:
 
 def test_a_table_of_committed_steps_is_not_restored() -> None:
     description = describe({"t": Key((2, 2), rows=True, initializer=0)}, rule="sgd", commit={"clip_norm": 1.0})
-    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="with commit cannot be restored"):
+    with (
+        KVStore.local(description, step=3) as store,
+        pytest.raises(StoreRefusedError, match="with commit cannot be restored"),
+    ):
         store.restore_rows("t", [0], np.zeros((1, 2), np.float32), step=3).result(WAIT_S)
 
 
 def test_committed_steps_are_not_restored() -> None:
     description = describe({"w": (2,)}, rule="sgd", commit={"clip_norm": 1.0})
-    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="with commit cannot be restored"):
+    with (
+        KVStore.local(description, step=3) as store,
+        pytest.raises(StoreRefusedError, match="with commit cannot be restored"),
+    ):
         store.restore("w", [1, 1], step=3).result(WAIT_S)
