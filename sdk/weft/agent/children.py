@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -433,8 +433,7 @@ def serve(module: str, control: socket.socket) -> None:
             _run(served.main, channel, ProcessLimits(**request["fork"]), forkserver)
         os.close(log)
         channels[process] = channel
-    for process in channels:
-        os.kill(process, signal.SIGKILL)
+    _end(channels)
 
 
 def _request(control: socket.socket) -> tuple[bytes, list[int]]:
@@ -444,6 +443,13 @@ def _request(control: socket.socket) -> tuple[bytes, list[int]]:
     except ConnectionError:  # It has not read that all is ready.
         return b"", []
     return data, received
+
+
+def _end(processes: Iterable[int]) -> None:
+    """Kills what is left. It is not waited for, and nobody is woken: the sockets close as `serve` returns."""
+    signal.set_wakeup_fd(-1)
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
 
 
 def _reap(channels: dict[int, socket.socket]) -> None:
