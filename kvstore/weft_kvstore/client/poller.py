@@ -138,16 +138,16 @@ class PollWait:
     A thread that is about to sleep calls `prepare`, then checks whether there is work, and clears `is_asleep` if there
     is. A thread that has work for it first stores the work, then calls `wake`. So one of them sees the other.
 
-    `readable` has the descriptors that were readable when it woke, until they are read. With `over_sockets` the
-    client's sockets wake it too: it polls them, if there are any, else it waits for an item of a queue. `until` is when
-    it wakes without either.
+    `readable` has the descriptors that were readable when it woke, until they are read; None where its thread has
+    just begun to lead. With `over_sockets` the client's sockets wake it too: it polls them, if there are any, else
+    it waits for an item of a queue. `until` is when it wakes without either.
     """
 
     def __init__(self, transport: Transport) -> None:
         self.is_asleep = False
         self.over_sockets = False
         self.until = 0.0
-        self.readable: Readable = {}
+        self.readable: Readable | None = {}
         self._transport = transport
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._wakeup: Wakeup | None = None
@@ -356,6 +356,7 @@ class Poller:
         try:
             if self._failure is not None or not self._leading.acquire(blocking=False):
                 return False
+            leader.readable = None
             self._led_at, self.waited_for = time.monotonic(), future
             while not (future.has_ended or self._work(self._round, leader, future)):
                 if leader.is_asleep:
@@ -480,20 +481,22 @@ class Poller:
 
         It sends last, so that urgent slices go first and other callers can return. A leader whose future has ended
         sends nothing if no other operation is open: its next call, or the client's thread, acknowledges what was read.
+        A new leader reads nothing, as its call has just sent: it only goes to sleep.
         """
         transport, core = self._transport, self._transport.core
-        now = time.monotonic()
-        if transport.submitted:
-            transport.begin(now)
         readable, poll_wait.readable = poll_wait.readable, {}
-        transport.receive(readable, now)
-        if core.outcomes:
-            transport.end_futures()
-        is_over = future is not None and future.has_ended
-        if not is_over or core.open or core.acknowledges_at_once or transport.submitted:
-            transport.advance(time.monotonic())
+        if readable is not None or transport.submitted or transport.has_more:
+            now = time.monotonic()
+            if transport.submitted:
+                transport.begin(now)
+            transport.receive(readable or {}, now)
             if core.outcomes:
                 transport.end_futures()
+            is_over = future is not None and future.has_ended
+            if not is_over or core.open or core.acknowledges_at_once or transport.submitted:
+                transport.advance(time.monotonic())
+                if core.outcomes:
+                    transport.end_futures()
         if self._failure is not None or (future is not None and future.has_ended):
             return True
         # Before `working` is released, so that whoever works next knows that this thread sleeps.
