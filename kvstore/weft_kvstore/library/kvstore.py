@@ -75,14 +75,28 @@ class KVStore(RowCalls):
     of futures run on the store's thread: they may start calls but must not wait for them.
     """
 
-    def __init__(self, store: StoreCalls, description: StoreDescription, slot: int, *, step: int = 0) -> None:
-        """Over any store that is slot `slot` of this description; `step` is the first to be counted."""
+    def __init__(
+        self,
+        store: StoreCalls,
+        description: StoreDescription,
+        slot: int,
+        *,
+        step: int = 0,
+        same: KVStore | None = None,
+    ) -> None:
+        """Over any store that is slot `slot` of this description; `step` is the first to be counted. `same` has the
+        slot too: its steps go on."""
         self.description = description
         self.slot = slot
         self._process = OwnProcess()
-        registry, traffic = KeyRegistry(description, slot), ArrayTraffic()
-        super().__init__(store, registry, SlotSteps(store.failed, registry, traffic, step), traffic)
-        self._barriers = Barriers(store)
+        self._by_slot: dict[int, KVStore] = {}
+        """Of a local store, who has each slot, once `at_slot` was called."""
+        if same is None:
+            registry, traffic = KeyRegistry(description, slot), ArrayTraffic()
+            steps, self._barriers = SlotSteps(store.failed, registry, traffic, step), Barriers(store)
+        else:
+            registry, traffic, steps, self._barriers = same._registry, same._traffic, same._steps, same._barriers
+        super().__init__(store, registry, steps, traffic)
         _stores.add(self)
 
     @classmethod
@@ -142,14 +156,19 @@ class KVStore(RowCalls):
         store = LocalStore(described, settings=_settings(settings, timeout_s), tables=tables)
         return cls(store, described, 0, step=step)
 
-    def at_slot(self, slot: int, *, step: int = 0) -> KVStore:
-        """Another slot of a local store, which counts its own steps, from `step` on. Closing it closes nothing. Raises
-        ValueError."""
+    def at_slot(self, slot: int, *, step: int | None = None) -> KVStore:
+        """Another slot of a local store, which counts its own steps. With `step` it counts anew from there, as a
+        process that takes the slot over. Closing it closes nothing. Raises ValueError."""
         self._process.check()
         if not isinstance(self._store, LocalSlot | LocalStore):
             raise StoreError(f"this store is connected as slot {self.slot}; slot {slot} takes a `connect` of its own")
         slot = int(slot) if isinstance(slot, np.integer) else slot
-        return KVStore(self._store.at_slot(slot), self.description, slot, step=_whole("step", step))
+        store, first = self._store.at_slot(slot), 0 if step is None else _whole("step", step)
+        self._by_slot.setdefault(self.slot, self)
+        same = self._by_slot.get(slot) if step is None else None
+        made = KVStore(store, self.description, slot, step=first, same=same)
+        self._by_slot[slot], made._by_slot = made, self._by_slot
+        return made
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -540,8 +559,9 @@ class KVStore(RowCalls):
 
     def close(self) -> None:
         """Fails open calls and releases sockets and threads. Idempotent."""
-        if self._process.is_here:
-            self._traffic.close()
+        if self._process.is_here and not isinstance(self._store, LocalSlot):
+            for one in [self, *self._by_slot.values()]:
+                one._traffic.close()
             self._store.close()
 
     def __enter__(self) -> KVStore:

@@ -25,7 +25,7 @@ def joining(kind: str, description: StoreDescription) -> Iterator[Join]:
         incarnations = dict.fromkeys(range(description.slots), 0)
         if kind == "local":
             store = stack.enter_context(KVStore.local(description, timeout_s=WAIT_S))
-            yield store.at_slot
+            yield lambda slot, *, step=0: store.at_slot(slot, step=step)
             return
         found, _ = stack.enter_context(served(msgspec.structs.replace(description, shards=("", ""))))
 

@@ -141,6 +141,17 @@ def test_a_signals_handler_may_call_barrier_in_the_middle_of_one(monkeypatch: py
             one.result(WAIT_S)
 
 
+def test_a_slot_of_a_local_store_that_is_asked_for_again_goes_on_with_its_steps() -> None:
+    with KVStore.local(describe({"w": zero()}, slots=2, rule="sgd", lr=1.0, mode="async")) as store:
+        for _ in range(3):
+            with store.at_slot(1) as other:
+                other.push("w", np.ones(2, np.float32)).result(WAIT_S)
+            store.at_slot(1).at_slot(0).push("w", np.ones(2, np.float32)).result(WAIT_S)
+        assert (store.steps("w"), store.at_slot(1).steps("w")) == (3, 3)
+        assert store.pull("w", version=0).result(WAIT_S).tolist() == [-6.0] * 2
+        assert store.at_slot(1, step=0).steps("w") == 0
+
+
 def zero() -> Key:
     return Key((2,), initializer=0.0)
 
