@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, Literal
 
-from weft_kvstore.arrays import FEW, Array, Range, Segment
+from weft_kvstore.arrays import FEW, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.steps import RuleFailedError
@@ -84,8 +84,12 @@ class Merger:
             raise ProtocolError(f"Push.request: {detail}")
         ids, values = table.reader.rows(pushed)
         is_due = table.push_rows(slot, pushed.step, ids, values, pushed)
-        if wait is not None:
-            self._add_ids(wait, table, pushed, table.layout.rows_up, ids)
+        if wait is not None and wait.rows.add(pushed, table.layout.rows_up, ids):
+            wait.want(pushed.bucket, 0, 1)
+            if is_due:  # It is looked at behind the merge.
+                table.pulls.wait_for(wait)
+            else:
+                self._answer_open(wait, table)
         if is_due:
             self.merge(table, nbytes=values.nbytes)
 
@@ -118,14 +122,9 @@ class Merger:
                 f"Push.request: {wait.request} does not ask for {pushed.chunks} chunks of bucket {pushed.bucket}"
             )
         table: TableState = rows.table
-        self._add_ids(wait, table, pushed, table.layout.ids_up, table.reader.ids(pushed))
-
-    def _add_ids(self, wait: PullWait, table: TableState, pushed: PushSegment, chunk_rows: int, ids: Array) -> None:
-        """Takes in chunks of the ids of a pull: it is answered once all are here, and its version is."""
-        if not wait.rows.add(pushed, chunk_rows, ids):
-            return
-        wait.want(pushed.bucket, 0, 1)
-        self._answer_open(wait, table)
+        if rows.add(pushed, table.layout.ids_up, table.reader.ids(pushed)):
+            wait.want(pushed.bucket, 0, 1)
+            self._answer_open(wait, table)
 
     def merge_committed(self, shard: JobShard) -> None:
         """A step was committed: buckets and tables that waited for that are merged."""

@@ -84,15 +84,12 @@ class TablePulls(WaitingPulls):
 
     def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Whether the table can answer (1) bool: not while it changes, and no rows that were never set."""
-        if self._table.is_changing or self._lacks(wait):
+        if self._table.is_changing or (self._table.spec.given and self._table.lacks_rows(wait.rows.ids)):
             return np.zeros(1, np.bool_)
         return super().can(wait, first, stop)
 
     def lacks(self, wait: PullWait, slice_: int) -> bool:
-        return self._lacks(wait) or self._table.lacks_next()
-
-    def _lacks(self, wait: PullWait) -> bool:
-        return self._table.spec.given and self._table.lacks_rows(wait.rows.ids)
+        return self._table.spec.given and (self._table.lacks_rows(wait.rows.ids) or self._table.lacks_next())
 
     def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
         """What answers a pull that is `ready`, at a version; None between two pieces."""
@@ -212,7 +209,7 @@ class TableState(TableSteps):
                 used = 0
                 yield
         due = self._due()
-        if due is None or self.lacks_next():
+        if due is None or (self.spec.given and self.lacks_next()):
             return False
         index, step, total = due
         if self.spec.gate is not None:
@@ -241,7 +238,7 @@ class TableState(TableSteps):
 
     def lacks_next(self) -> bool:
         """Whether the next update has to wait, since some of its rows were never set."""
-        due = self._due() if self.spec.given else None
+        due = self._due()
         return due is not None and any(self.lacks_rows(part.ids) for part in due[2] or ())
 
     def lacks_rows(self, indices: Array) -> bool:
