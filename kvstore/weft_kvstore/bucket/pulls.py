@@ -22,13 +22,14 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment, Pin
 
 @dataclass(slots=True, eq=False)
 class PullWait:
-    """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by bucket, the slices that are not answered;
-    `rows` are those that a pull of a table asks for (`tables.state.AskedRows`). `compressed`: values may be encoded for
-    it. `priority` is the call's own: answers to a higher one are sent first. `entries`: how many ranges were asked for,
-    of any length, which is what it costs to look at. `waits_in`: the buckets where it waits, or has waited.
+    """A pull on this shard by `slot`; `peer` is the client that asked. `open` has, by bucket, the slices that are not
+    answered; `rows` are those that a pull of a table asks for (`tables.state.AskedRows`). `compressed`: values may be
+    encoded for it. `priority` is the call's own: answers to a higher one are sent first. `entries`: how many ranges
+    were asked for, of any length, which is what it costs to look at. `waits_in`: the buckets where it waits, or has
+    waited.
     """
 
-    link: Any
+    peer: Any
     request: int
     version: int
     _: KW_ONLY

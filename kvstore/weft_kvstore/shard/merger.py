@@ -237,7 +237,7 @@ class Merger:
         if wait.reading is Reading.EXACT:
             passed = part.pulls.passed(wait, first, stop)
             if passed is not None:
-                self._links.fail(wait.link, wait.request, FailureCode.PASSED, passed)
+                self._links.fail(wait.peer, wait.request, FailureCode.PASSED, passed)
 
     def _working_on(self, table: TableState) -> Iterator[None]:
         """Gives long answers and merges, in turns. The rows of an answer are those of one version, so answers go first;
@@ -274,7 +274,7 @@ class Merger:
         if wait.dropped:  # The answer before it may have lost the connection.
             return
         self.stage = "answer"
-        peer: Peer = wait.link
+        peer: Peer = wait.peer
         if not self._may_queue(wait):
             return
         try:
@@ -296,7 +296,7 @@ class Merger:
     def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
         """What slices of a bucket, which are ready at a version, answer to a pull: one that has them open, or that has
         just come."""
-        peer: Peer = wait.link
+        peer: Peer = wait.peer
         if self._may_queue(wait):
             for answer in bucket.pulls.answers(wait, first, stop, version):
                 peer.put(answer)
@@ -306,7 +306,7 @@ class Merger:
 
     def _may_queue(self, wait: PullWait) -> bool:
         """Whether more values may wait for the peer; if not, the pull is refused."""
-        peer: Peer = wait.link
+        peer: Peer = wait.peer
         nbytes, segments = peer.outbox.queued_bytes, peer.outbox.queued_segments
         if nbytes <= peer.most_queued + BATCH_BYTES and segments < MAX_QUEUED_SEGMENTS:
             return True
