@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers, which takes ten times as long
-import _thread
 import contextlib
 import math
 import os
@@ -329,7 +328,12 @@ class Poller:
         if future._done_callbacks:
             self._to_call_back.append(future)
             if not self._calling_back.locked():
-                _thread.start_new_thread(self._call_back, ())
+                # No daemon, as the program may end meanwhile.
+                thread = threading.Thread(target=self._call_back, name=f"{self._thread.name}-callbacks", daemon=False)
+                try:
+                    thread.start()
+                except RuntimeError:  # The process may have no more threads.
+                    self._call_back()
 
     def end_reason(self) -> str | None:
         """Why it ends, once it does."""
@@ -511,7 +515,8 @@ class Poller:
         """Runs callbacks, which are the user's, one after the other, on a thread that begins where there are some."""
         while self._to_call_back and self._calling_back.acquire(blocking=False):
             try:
-                self._to_call_back.popleft().call_back()
+                with contextlib.suppress(IndexError):  # Another thread had it before.
+                    self._to_call_back.popleft().call_back()
             finally:
                 self._calling_back.release()
 

@@ -307,6 +307,18 @@ def test_callbacks_run_on_a_thread_of_their_own_and_may_wait() -> None:
         assert told == [False, (8,)]
 
 
+def test_callbacks_run_where_a_future_ends_if_the_process_may_have_no_more_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with two_slots() as (one, _):
+        monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        told: list[None] = []
+        pushed = one.push("k0", 0, GRADIENT)
+        pushed.add_done_callback(lambda future: told.append(future.result()))
+        pushed.result(WAIT_S)
+        wait_until(lambda: told == [None])
+
+
 def test_the_clients_own_thread_works_while_a_callback_runs() -> None:
     """So it sends pings too, however long the callback takes."""
     with two_slots() as (one, _):
