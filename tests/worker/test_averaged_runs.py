@@ -20,7 +20,7 @@ from weft_kernels.averaging import AVERAGE
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.errors import StoreLostError
-from weft_worker.averaged import AveragedStore
+from weft_worker.evaluation import AveragedStore
 from worker_graphs import METRICS, bags, mlp
 from worker_jobs import BAG_COLUMNS, Job, Records, programs_of, run_all, save_bags, save_data
 

@@ -21,7 +21,7 @@ from weft_kvstore.description.records import LossScaling, description_from_json
 from weft_kvstore.local import LocalStore
 from weft_kvstore.store import StepOutcome
 from weft_worker.errors import WorkerError
-from weft_worker.step_loss_scale import StepLossScale
+from weft_worker.training_steps import StepLossScale
 from worker_graphs import METRICS, mlp
 from worker_jobs import Job, Records, programs_of, run_all, save_data
 

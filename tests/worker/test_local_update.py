@@ -26,9 +26,8 @@ from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, S
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker.errors import TaskError
-from weft_worker.local_keys import local_keys_of
+from weft_worker.local_keys import local_keys_of, on_host
 from weft_worker.local_update import LocalUpdateStore
-from weft_worker.updating import on_host
 from worker_graphs import bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all, save_bags, save_data
 

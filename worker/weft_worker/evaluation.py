@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from weft_data.source import Rows
+from weft_graph.program import Update
+from weft_kernels.averaging import AVERAGE
 from weft_kernels.kernel import Array
-from weft_kvstore.store import Readable
+from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.futures import joined
+from weft_kvstore.store import Readable, Store
 from weft_worker.bind import Binder
 from weft_worker.device import Device
 from weft_worker.engine.engine import Engine
@@ -87,3 +93,24 @@ class Evaluation:
         name = f"sums of {context.label}"
         self.engine.push(partial(add, pushed, rows), pushed.outputs, [order, done], lane=COMPUTE, name=name)
         return done
+
+
+# --- The store as it is read where the averages of weights stand in their place ---------------------------------------
+
+
+class AveragedStore(Readable):
+    """Reads of `store`: of a key that the rule updates its average, of any other the value. Both parts are of one
+    version, which in sync stands until this slot goes on."""
+
+    def __init__(self, store: Store, keys: Mapping[str, KeyDescription]) -> None:
+        self._store = store
+        self._averaged = frozenset(name for name, key in keys.items() if key.update is Update.RULE and key.slots)
+
+    def pull(
+        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
+    ) -> Future[Any]:
+        value = self._store.pull(key, version, ids, settled=settled, state=state)
+        if state or key not in self._averaged:
+            return value
+        both = [value, self._store.pull(key, version, ids, settled=settled, state=True)]
+        return joined(both, lambda found: found[0] + found[1][AVERAGE])  # The weight, and how far its average is ahead.

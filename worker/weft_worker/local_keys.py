@@ -6,21 +6,26 @@ whose value is the merged gradient of the last step. The programs fetch and send
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import numpy as np
 
 from weft.api.store import GRADIENT_SUFFIX, gradient_key
 from weft_graph.program import Update
+from weft_graph.rules.graph import rule_graph_from_json
 from weft_kernels.blocks import whole_blocks
-from weft_kernels.rules.record import Apply, State
-from weft_kvstore.arrays import Array
+from weft_kernels.cuda.module import has_kernels
+from weft_kernels.cuda.pointwise import NotTraceableError
+from weft_kernels.cuda.rules import FusedRule, apply_built_in, has_rule
+from weft_kernels.kernel import Array
+from weft_kernels.rules.record import Apply, Hyper, Rule, State
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.hyper import KeyHyper
+from weft_worker.device import CpuDevice, Device
 from weft_worker.errors import TaskError
-from weft_worker.updating import Updating
 
 # --- Which they are, by the store's description -----------------------------------------------------------------------
 
@@ -60,6 +65,49 @@ def _check(key: KeyDescription | None, gradient: KeyDescription, description: St
     if (key.dtype, key.shape) != (gradient.dtype, gradient.shape):
         shown = [f"{each.dtype}{list(each.shape)}" for each in (gradient, key)]
         raise TaskError(f"{where}, of type {shown[0]}; {key.key!r} is {shown[1]}")
+
+
+# --- The rule as it runs: on a GPU one kernel updates a key; a rule without one runs on the host ----------------------
+# So does every rule where this project's kernels do not run.
+
+
+@dataclass(frozen=True, slots=True)
+class Updating:
+    """`apply` is `rule`'s, on arrays of the `device`; started within the device's `use`."""
+
+    rule: Rule
+    device: Device
+    apply: Apply
+
+
+def on_host(rule: Rule) -> Updating:
+    """The rule as it is."""
+    return Updating(rule, CpuDevice(), rule.apply)
+
+
+def updating_on(device: Device, description: StoreDescription, rule: Rule, keys: Iterable[KeyDescription]) -> Updating:
+    """`rule`, the description's, on the device where it can update `keys` there, else on the host."""
+    if rule.whole or not has_kernels(device.xp):
+        return on_host(rule)
+    document = description.rule
+    if isinstance(document, Mapping) and "graph" in document:
+        fused = FusedRule(rule_graph_from_json(document))
+        try:
+            for dtype in {key.dtype for key in keys}:
+                fused.fused(np.dtype(dtype))
+        except NotTraceableError:
+            return on_host(rule)
+        return Updating(rule, device, _applied(partial(fused.apply, device.xp)))
+    if not has_rule(rule.name):
+        return on_host(rule)
+    return Updating(rule, device, _applied(partial(apply_built_in, device.xp, rule.name)))
+
+
+def _applied(call: Callable[..., None]) -> Apply:
+    def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
+        call(weight, gradient, state, step=step, hyper=hyper)
+
+    return apply
 
 
 # --- Their values -----------------------------------------------------------------------------------------------------

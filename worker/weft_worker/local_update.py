@@ -32,8 +32,7 @@ from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
 from weft_kvstore.store import ClientStatistics, StepOutcome, Store
 from weft_worker.device import Device
-from weft_worker.local_keys import LocalKey, LocalKeys
-from weft_worker.updating import Updating
+from weft_worker.local_keys import LocalKey, LocalKeys, Updating
 
 TIMEOUT_S: Final = 120.0
 """For a version of a key to come about: above the store's own deadline, whose message says which slots are missing."""

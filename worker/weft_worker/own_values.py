@@ -29,10 +29,9 @@ from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
 from weft_kvstore.store import ClientStatistics, StepOutcome
 from weft_worker.device import CPU, CpuDevice, Device
-from weft_worker.local_keys import AdjacentKeys, LocalKey, hyper_of_key
+from weft_worker.local_keys import AdjacentKeys, LocalKey, hyper_of_key, on_host, updating_on
 from weft_worker.own_tables import OwnTables
 from weft_worker.patience import result_of
-from weft_worker.updating import on_host, updating_on
 from weft_worker.upload import Upload
 
 TIMEOUT_S: Final = 120.0

@@ -28,7 +28,6 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured, saved
 from weft_kvstore.snapshot_files import SnapshotError, has_place
 from weft_kvstore.store import Store
-from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
 from weft_worker.checkpointer import Checkpointer
 from weft_worker.device import CPU, CapturingDevice, Device, open_device
@@ -37,8 +36,9 @@ from weft_worker.engine.errors import EngineError
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.errors import StoppedError, WorkerError
-from weft_worker.evaluation import Evaluation
+from weft_worker.evaluation import AveragedStore, Evaluation
 from weft_worker.feed import Feeder
+from weft_worker.local_keys import updating_on
 from weft_worker.local_update import LocalUpdateStore
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.own_values import OwnStore, has_own_values
@@ -51,7 +51,6 @@ from weft_worker.step.run import COMPUTE, IO, DeviceKeys, InlineStore, Runtime
 from weft_worker.task import Task, open_data, schedule_of, task_of
 from weft_worker.training import RunSignals, Training
 from weft_worker.training_steps import TrainingSteps
-from weft_worker.updating import updating_on
 from weft_worker.value_setter import ValueSetter
 
 OpenStore = Callable[[Task], Store]

@@ -13,10 +13,12 @@ from weft.agent.trace import TraceRecorder
 from weft.api.trace import SpanKind
 from weft_graph.program import LOSS_SCALE, Update
 from weft_kernels.kernel import Array
-from weft_kvstore.store import loss_scale_of
+from weft_kvstore.description.records import LossScaling
+from weft_kvstore.store import LossScale, StepOutcome, loss_scale_of
 from weft_worker.bind import Binder
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
+from weft_worker.errors import WorkerError
 from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums
 from weft_worker.reports import RunReports
@@ -25,7 +27,6 @@ from weft_worker.step.accumulation import Accumulation, StepPart
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.run import COMPUTE
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
-from weft_worker.step_loss_scale import StepLossScale
 from weft_worker.task import Task
 
 GRADIENT_NORM = "gradient_norm"
@@ -195,3 +196,43 @@ def _skipped_message(skipped: list[int]) -> str | None:
     if count & (count - 1):
         return None
     return f"step {skipped[-1]} was skipped: its gradient is not finite; {count} skipped so far"
+
+
+# --- The loss scale of each step, as a worker follows it: what slots agreed on of the steps before decides it ---------
+
+
+class StepLossScale:
+    """`scale` is that of the first step whose outcome has not been told. Told in the order of steps, by one thread at a
+    time: the work that ends a step."""
+
+    def __init__(self, scaling: LossScaling | None, first: LossScale | None = None) -> None:
+        """`first`: that of the first step, where it is not the first of the job."""
+        self._scaling = scaling
+        self._now = first or LossScale(1.0 if scaling is None else scaling.initial)
+
+    def go_on_after(self, outcome: StepOutcome) -> None:
+        """The first step whose outcome will be told is the one after this one's."""
+        if self._scaling is not None:
+            self._now = outcome.scale.after(finite=outcome.finite, scaling=self._scaling)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no step changes it."""
+        return self._scaling is None
+
+    @property
+    def scale(self) -> float:
+        return self._now.scale
+
+    def follow(self, outcome: StepOutcome) -> str | None:
+        """A step has ended. What people are to hear of it, if anything. Raises WorkerError where the shards have
+        divided by another scale: gradients would be wrong by a factor."""
+        if self._scaling is None:
+            return None
+        if outcome.loss_scale != self.scale:
+            message = f"step {outcome.step + 1}: the shards divided by the loss scale {outcome.loss_scale}"
+            raise WorkerError(f"{message}, this worker multiplied by {self.scale}")
+        self._now = self._now.after(finite=outcome.finite, scaling=self._scaling)
+        if outcome.finite:
+            return None
+        return f"step {outcome.step + 1} was skipped: its gradient is not finite; the loss scale is {self.scale:g} now"
