@@ -344,8 +344,8 @@ def test_pushes_of_several_calls_are_one_run_and_only_the_wrong_one_of_them_fail
     assert [name for name, push in pushed.items() if push.exception() is not None] == ["b"]
     assert f"'b', slice 0, step {last}: more than" in str(pushed["b"].exception())
     heard = [decode_request(parts)[0] for way, parts in simulation.delivered[begun:] if way == "up"]
-    runs = [run for push in heard if isinstance(push, Push) for run in push.segments]
-    assert (PayloadKind.GRADIENT, NO_REQUEST, 0, last, 0, 0, 4, 64) in runs
+    segments = [segment for push in heard if isinstance(push, Push) for segment in push.segments]
+    assert (PayloadKind.GRADIENT, NO_REQUEST, 0, last, 0, 0, 4, 64) in segments
     assert not pushpull.done()
     rest = [(step, name) for name in "acd" for step in range(1, last + 1)]
     simulation.finish(choose, *[other.push(name, step, 2 * gradients[name]) for step, name in rest], pushpull)

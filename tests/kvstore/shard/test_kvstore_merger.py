@@ -54,8 +54,8 @@ class Ends(Merger):
 
     def push_all(self) -> None:
         for slot in (0, 1):
-            run = PushSegment(0, 0, 0, 0, 0, 1, 0, [memoryview(bytearray(np.ones(8, np.float32).tobytes()))])
-            self.push(self.shard, slot, run)
+            segment = PushSegment(0, 0, 0, 0, 0, 1, 0, [memoryview(bytearray(np.ones(8, np.float32).tobytes()))])
+            self.push(self.shard, slot, segment)
 
     def pull(self, wait: PullWait) -> None:
         self.shard.ask(wait, 0, 0, 1, 0)
@@ -146,11 +146,11 @@ def test_an_answer_that_loses_a_connection_is_the_last_one_for_it(whole: bool) -
 
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     ends = Ends(lambda *_: None)
-    run = PushSegment(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
+    segment = PushSegment(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        ends.push_rows(ends.shard, 0, run)
+        ends.push_rows(ends.shard, 0, segment)
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        ends.set(ends.shard, 0, run._replace(payload_kind=PayloadKind.VALUE), "origin")
+        ends.set(ends.shard, 0, segment._replace(payload_kind=PayloadKind.VALUE), "origin")
 
 
 class Readers(Ends):

@@ -209,12 +209,12 @@ def test_a_pull_that_is_cancelled_half_sent_pins_nothing_once_its_connection_is_
     assert of(Values, shard.say(0, pull_of(1, 0, 0, count=2)))
     peer = shard.core.peers[bytes([0])]
     (frame,) = peer.outbox.frames.values()
-    ((run, *_),) = frame.fragments
-    assert 0 < run.sent < run.count
+    ((segment, *_),) = frame.fragments
+    assert 0 < segment.sent < segment.count
     shard.say(0, Cancel([1]))
-    assert run.owner.pinnable.pinned.any()
+    assert segment.owner.pinnable.pinned.any()
     shard.core.links.lose(bytes([0]))
-    assert not run.owner.pinnable.pinned.any()
+    assert not segment.owner.pinnable.pinned.any()
 
 
 IDS = np.array([1], np.int64).tobytes()

@@ -88,7 +88,7 @@ class Shard:
 
 
 def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
-    """A run for each block of values is handed over, at once."""
+    """A segment for each block of values is handed over, at once."""
     count = 1 << 21
     key = constant(key_of("w", [count], 1), 3.0)
     shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
@@ -96,7 +96,7 @@ def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
     outbox = shard.core.peers[b"0"].outbox
     with pytest.MonkeyPatch.context() as patched:
         inner = type(outbox).put
-        patched.setattr(type(outbox), "put", lambda box, run: inner(box, put.append(run.count) or run))
+        patched.setattr(type(outbox), "put", lambda box, segment: inner(box, put.append(segment.count) or segment))
         shard.core.receive(b"0", encode(pull_of(1, 0, 0, count=count)), 0.0)
     assert put == [BLOCK_BYTES // 4] * (4 * count // BLOCK_BYTES)
     assert not shard.core.work.queue

@@ -29,9 +29,9 @@ def test_every_slice_is_on_exactly_one_shard_and_a_shard_has_adjacent_ones(
 ) -> None:
     description = described(elements, shards, slice_bytes)
     routing = routing_of(description)
-    for key, cut, runs in zip(description.keys, routing.slices, routing.ranges, strict=True):
-        assert sorted(index for run in runs.values() for index in run) == list(range(cut.count))
-        assert sum(cut.length(run.start, len(run)) for run in runs.values()) == key.nbytes
+    for key, cut, ranges in zip(description.keys, routing.slices, routing.ranges, strict=True):
+        assert sorted(index for some in ranges.values() for index in some) == list(range(cut.count))
+        assert sum(cut.length(some.start, len(some)) for some in ranges.values()) == key.nbytes
         assert all(cut.length(index) > 0 for index in range(cut.count))
 
 
@@ -43,9 +43,9 @@ def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
     description = described(elements, shards)
     routing = routing_of(description)
     loads = [0] * shards
-    for cut, runs in zip(routing.slices, routing.ranges, strict=True):
-        for shard, run in runs.items():
-            loads[shard] += cut.length(run.start, len(run))
+    for cut, ranges in zip(routing.slices, routing.ranges, strict=True):
+        for shard, some in ranges.items():
+            loads[shard] += cut.length(some.start, len(some))
     assert sum(loads) == sum(key.nbytes for key in description.keys)
     assert max(loads) - min(loads) <= description.slice_bytes
 
@@ -101,6 +101,6 @@ def test_keys_are_of_one_bucket_where_they_are_updated_alike() -> None:
 
 
 def test_a_large_key_is_on_every_shard() -> None:
-    runs = routing_of(described([1 << 16], 4)).ranges[0]
-    assert sorted(runs) == [0, 1, 2, 3]
-    assert {len(run) for run in runs.values()} == {64}
+    ranges = routing_of(described([1 << 16], 4)).ranges[0]
+    assert sorted(ranges) == [0, 1, 2, 3]
+    assert {len(some) for some in ranges.values()} == {64}

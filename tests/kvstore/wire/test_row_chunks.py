@@ -21,7 +21,7 @@ def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | No
     return RowLayout(1000, width, np.dtype(np.float32), shards, rows_up, 5, 4, growth)
 
 
-def runs(cut: RowLayout, base: memoryview, chunk_rows: int, chunks: int, stops: list[int]) -> list[PushSegment]:
+def segments(cut: RowLayout, base: memoryview, chunk_rows: int, chunks: int, stops: list[int]) -> list[PushSegment]:
     found, first = [], 0
     for stop in [one for one in stops if one < chunks] + [chunks]:
         payload = memoryview(bytearray(base[first * chunk_rows : stop * chunk_rows]))
@@ -74,7 +74,8 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
     assert np.array_equal(joined(total)[1], wanted + wanted)
     of_ids = memoryview(ids[picked].tobytes())
     asked = [
-        RowReader(cut, shards - 1, "t").ids(segment) for segment in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)
+        RowReader(cut, shards - 1, "t").ids(segment)
+        for segment in segments(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops)
     ]
     assert np.array_equal(np.concatenate(asked), ids[picked] // shards)
 

@@ -1,4 +1,4 @@
-"""Runs of rows that a shard takes in: where they lie."""
+"""Segments of rows that a shard takes in: where they lie."""
 
 from __future__ import annotations
 
