@@ -66,7 +66,7 @@ def test_slots_that_flood_stop_no_step_of_another_and_change_no_value(say: Say) 
 
 
 def test_pulls_that_are_given_up_at_once_leave_nothing_open() -> None:
-    """Each has as many segments as a message may have, and takes a hundred times as long to open as others to be read."""
+    """Each has as many ranges as a message may have, and takes a hundred times as long to open as others to be read."""
     slices = 2 * MAX_ENTRIES
     description = store_of([key_of("w", [slices * 16], 1)], slots=1, shards=1, slice_bytes=64)
     core = ShardCore(bytes(16), LinkSettings())
