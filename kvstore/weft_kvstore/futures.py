@@ -261,13 +261,17 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> StoreFuture[R]:
     return joined([future], lambda found: begin(found[0]))
 
 
-def after(future: Future[R], note: Callable[[BaseException | None], None]) -> StoreFuture[R]:
-    """Ends as the future does, once `note` was called with its error: under the rules of `on_end`."""
+def after(future: Future[R], note: Callable[[BaseException | None], BaseException | None]) -> StoreFuture[R]:
+    """Ends as the future does, once `note` was called with its error, or with the error that this returns; under the
+    rules of `on_end`."""
     result: StoreFuture[R] = StoreFuture(driver_of(future))
 
     def ended(_: Future[R]) -> None:
-        note(error_of(future))
-        hand_on(result, future)
+        other = note(error_of(future))
+        if other is None:
+            hand_on(result, future)
+        else:
+            result.set_exception(other)
 
     on_end(future, ended)
     return result

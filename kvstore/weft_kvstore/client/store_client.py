@@ -1,4 +1,4 @@
-"""The networked store: one slot's way to its shards."""
+"""One slot's client of a store: what its calls become is sent to the shards, and their answers end it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in Clie
 
 
 class StoreClient(StoreCalls):
-    """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order. `curve_keys` are
-    its own, for encrypted links; where the description has the shards' and it has none, it makes some.
+    """Implements `Store`, over ZeroMQ or another transport. `endpoints` stands in for the description's, in the same
+    order. `curve_keys` are its own, for encrypted links; where the description has the shards' and it has none, it
+    makes some.
 
     Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks or another
     number of `endpoints` than shards, and CurveKeyError for `curve_keys` that are no pair, or where the description has

@@ -25,7 +25,7 @@ from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
 from weft_kvstore.description.records import KeyDescription, StoreDescription, is_given
 from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
-from weft_kvstore.futures import finished, joined, nothing
+from weft_kvstore.futures import after, finished, joined, nothing
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     Outs,
@@ -332,6 +332,8 @@ class KVStore(RowCalls):
             def begin(some: KeySet, at: int, which: list[int]) -> Future[list[Array]]:
                 own = None if outs is None else [outs[one] for one in which]
                 pulled = self._store.pull(some, at, settled=settled, out=own, with_versions=True, priority=priority)
+                if unchecked and self._steps.start:
+                    pulled = after(pulled, self._steps.not_restored)
 
                 def values(found: list[Pulled]) -> list[Array]:
                     if unchecked:

@@ -26,6 +26,7 @@ from weft_kvstore.errors import (
     StoreError,
     StoreLostError,
     StoreRefusedError,
+    StoreTimeoutError,
 )
 from weft_kvstore.futures import (
     StoreFuture,
@@ -263,6 +264,13 @@ class SlotSteps:
         check_number(step, where, may_lack=False)
         if step != self.start:
             raise StoreRefusedError(f"{where}: {step}; this store was connected with step={self.start}")
+
+    def not_restored(self, error: BaseException | None) -> StoreTimeoutError | None:
+        """With what the first pull fails instead, if the step at which the slot begins is not there in time."""
+        if not isinstance(error, StoreTimeoutError):
+            return None
+        hint = f"new shards are at step 0 until one slot calls restore(..., step={self.start})"
+        return StoreTimeoutError(f"{error}; slot {self._registry.slot} was connected with step={self.start}: {hint}")
 
     def check_steps(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from store_cluster import served
-from weft_kvstore import Key, KVStore, StoreDescription, StoreRefusedError, describe
+from weft_kvstore import Key, KVStore, StoreDescription, StoreRefusedError, StoreTimeoutError, describe
 from weft_kvstore.wire.messages import PayloadKind
 
 WAIT_S = 60.0
@@ -127,6 +127,13 @@ def test_a_state_that_is_not_the_rules_is_refused(state: Any, told: str) -> None
     described = describe({"w": (2,)}, rule="adam")
     with KVStore.local(described, step=3) as store, pytest.raises(StoreRefusedError, match=told):
         store.restore("w", [1, 1], state, step=3)
+
+
+def test_a_pull_that_nobody_has_restored_for_says_what_is_missing() -> None:
+    with KVStore.local(describe({"w": Key((2,), initializer=0.0)}, rule="sgd"), step=3, timeout_s=0.2) as store:
+        told = r"version 3 took over .*connected with step=3: .* until one slot calls restore\(\.\.\., step=3\)"
+        with pytest.raises(StoreTimeoutError, match=told):
+            store.pull("w").result(WAIT_S)
 
 
 def test_values_are_restored_to_the_step_at_which_the_slot_begins() -> None:
