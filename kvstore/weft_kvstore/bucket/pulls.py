@@ -50,7 +50,7 @@ class PullWait:
         return self.reading is Reading.SETTLED
 
     def drop(self) -> None:
-        """It was given up: nothing is kept for it."""
+        """It was cancelled, or has failed: nothing is kept for it."""
         self.dropped = True
         for pulls in self.waits_in:
             pulls.forget(self)

@@ -207,7 +207,7 @@ class ArenaListener:
             pass
 
     def close(self) -> None:
-        """Every arena is let go. Idempotent."""
+        """Drops every arena. Idempotent."""
         for client in list(self._clients.values()):
             self._drop(client)
         self._epoll.close()

@@ -151,8 +151,8 @@ Span: TypeAlias = tuple[int, int]
 
 
 class SharedMemory:
-    """`nbytes` bytes of this process, which whoever gets `fd` may map and only read: `arrays_bytes` for arrays, and
-    behind them the staging area, of at most `staging_bytes`.
+    """`nbytes` bytes of this process, which processes that have `fd` may map and only read: `arrays_bytes` for arrays,
+    and behind them the staging area, of at most `staging_bytes`.
 
     It has no name in any file system and is gone with the last process that has it mapped. It takes no memory before
     `reserve`: what cannot be had is said there; a page that is missing later would kill whoever writes it. Its arrays
@@ -244,7 +244,7 @@ class SharedMemory:
             self._staging.free(staged)
 
     def close(self) -> None:
-        """Nobody gets it any more, and nothing is laid there. Idempotent."""
+        """It is given to nobody any more, and nothing is copied to it. Idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

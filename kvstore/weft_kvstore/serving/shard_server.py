@@ -427,7 +427,7 @@ class ShardServer:
                             self._has_come = True
                         elif listener is not None and one == listener.fileno():
                             listener.receive()
-                            self._core.links.look()
+                            self._core.links.memory_changed()
                         elif one == connections.fileno():
                             connections.receive()
                         else:
@@ -531,7 +531,7 @@ class ShardServer:
         self._core.tick(now, late_s if late_s > STALL_S else 0.0)
         if self._listener is not None:  # It may have lacked descriptors for clients that wait.
             self._listener.receive()
-            self._core.links.look()
+            self._core.links.memory_changed()
         self._router.connections.tick()
 
     def _close(self) -> None:

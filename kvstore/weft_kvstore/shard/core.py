@@ -59,7 +59,7 @@ class ShardCore:
         self.counts = self.links.counts
         self.work = Merger(self.links, self.fail, priorities=settings.priorities)
         self.arrived: Callable[[int, int, float], None] = lambda slot, step, now: None
-        """Told (slot, step, time) of what has come of a slot's steps, where somebody asks."""
+        """Called with (slot, step, time) when gradients of a step have come, or that there are none."""
 
     @property
     def job(self) -> Job | None:
@@ -81,8 +81,7 @@ class ShardCore:
         self.close(reason)
 
     def close(self, reason: str) -> None:
-        """Drops the job, which is over or cannot go on; its clients are told. What one message brings may fail it
-        twice."""
+        """Drops the job, for a reason that its clients are told. Idempotent: one message may fail the job twice."""
         job = self.links.job
         if job is not None:
             self.work.clear(job.shard)
@@ -211,7 +210,7 @@ class ShardCore:
 
     def _shared_segments(self, peer: Peer, push: Push) -> list[PushSegment]:
         """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Segments
-        are copied where more is done with their bytes than arithmetic: there they may be others at each look."""
+        are copied unless they are only computed with: the client may change their bytes between two reads."""
         shard, memory = peer.shard, self.links.memory_of(peer)
         if memory is None:
             for number in range(len(push.segments)):
@@ -229,7 +228,7 @@ class ShardCore:
         if segment.payload_kind == PayloadKind.GRADIENT:
             wait = wait if rows is not None and rows.are_pushed else None
             self.work.push_rows(shard, peer.slot, segment, wait)
-        elif wait is not None:  # Else it was given up meanwhile.
+        elif wait is not None:  # Else it was cancelled meanwhile.
             self.work.ask_ids(shard, wait, segment)
         if wait is None or rows is None:
             return
@@ -379,6 +378,6 @@ class ShardCore:
             peer.write(self.links.outgoing, now)
 
     def tick(self, now: float, stalled_s: float = 0.0) -> None:
-        """Loses silent connections, and fails what waits for absent slots. To be called every ping or so. This process
-        stood still for `stalled_s`: it could not hear anybody."""
+        """Loses silent connections, and fails what waits for absent slots. To be called every ping or so. `stalled_s`:
+        how long this process has stood still, and received nothing."""
         self.links.tick(now, stalled_s)

@@ -82,15 +82,17 @@ class Links:
         self.job = Job(shard, digest(shard.description))
 
     def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
-        """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost. Who says it
-        again, as message 1, has not heard the answer perhaps."""
+        """Welcomes or refuses a client; the connection that its slot had is lost. A Hello that is repeated on its
+        connection is answered again, as the answer may be lost."""
         known = self.peers.get(identity)
         if number and known is not None:
             if known.received == number and known.welcome is not None:
                 self.outgoing.append((identity, encode(known.welcome, None, number)))
             return
         job = admitted(self.job, known, hello, self._boot)
-        if self.job is None and (hello.job, hello.term) in self._closed:  # It was not connected when that was told.
+        if (
+            self.job is None and (hello.job, hello.term) in self._closed
+        ):  # It was not connected when the job was dropped.
             job = Refused(RefusalCode.CLOSED, self._closed[hello.job, hello.term])
         if isinstance(job, Refused):
             self.counts.refused += 1
@@ -146,7 +148,7 @@ class Links:
 
     def tick(self, now: float, stalled_s: float) -> None:
         """Loses connections that have been silent for too long, and fails what waits for slots that have been so, or
-        have left. The shard stood still for `stalled_s`: it could not hear anybody."""
+        have left. `stalled_s`: how long the shard has stood still, and received nothing."""
         job = self.job
         if job is None:
             return
@@ -170,7 +172,7 @@ class Links:
                     self.fail(peer, request, FailureCode.LOST, f"slot {slot} {absent[slot]}: {found[0]}")
 
     def drop(self, reason: str) -> None:
-        """The job is over, or cannot go on: its clients are told, and lost."""
+        """Ends the job: its clients are told the reason, and closed."""
         job, reason = self.job, reason[:2048]
         assert job is not None
         self.reading.clear()
@@ -187,7 +189,7 @@ class Links:
         """The memory that a client has brought on its connection, if it has, and its end is there."""
         return self.arenas.get((peer.hello.process, peer.hello.session))
 
-    def look(self) -> None:
+    def memory_changed(self) -> None:
         """A client may have brought its memory, or its end may be gone."""
         for peer in self.peers.values():
             peer.outbox.share(shared=self.memory_of(peer) is not None)
@@ -205,7 +207,7 @@ class Links:
             peer.release()
 
     def read(self, peer: Peer, frame: int, segments: list[PushSegment]) -> None:
-        """These segments of a frame came in the client's memory, which is told once none of them waits there."""
+        """These segments of a frame came in the client's memory: once none of them waits there, it is told so."""
         buckets = peer.shard.buckets
         if any(buckets[segment.bucket].reads(peer.slot, segment) for segment in segments):
             self.reading[peer, frame] = segments
@@ -235,7 +237,7 @@ class Links:
             self.outgoing.append((identity, peer.say(message)))
 
     def refuse(self, identity: bytes, error: ProtocolError) -> None:
-        """What a peer said is none of this format, or asks for too much: it is told, and forgotten."""
+        """A message is malformed, or asks for too much: its client is told so, and closed."""
         self.counts.malformed += 1
         self.say(identity, Refused(RefusalCode.MALFORMED, str(error)[:2048]))
         if (peer := self.peers.get(identity)) is not None:
@@ -255,7 +257,8 @@ SHOWN_DIGITS: Final = 12
 
 
 def admitted(job: Job | None, same: Peer | None, hello: Hello, boot: bytes) -> Job | Refused:
-    """The job of whoever says this Hello, on a connection that has said one before where it is that of `same`."""
+    """The job, or why the client that says this Hello may not join it. `same` is the client that its connection has
+    been that of so far."""
     term = job.shard.description.term if job is not None and job.name == hello.job else None
     if term is not None and term > hello.term:
         text = f"job {hello.job!r} is in term {term} here, term {hello.term} is over"

@@ -20,7 +20,7 @@ from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
 # --- Merging and answering, the most urgent first and piece by piece --------------------------------------------------
 # No piece takes longer than some 50 ms, a rule's update of a whole key left out: between two of them the shard looks at
-# its socket, and whoever asks whether it lives is answered.
+# its socket, and answers pings.
 
 
 BATCH_UNITS: Final = 16
@@ -47,12 +47,12 @@ class Merger:
         self._fail_job = fail
         self._priorities = priorities
         self.clock: Callable[[], float] = float
-        """Seconds, of whoever wants to know `at_once_s`."""
+        """The time in seconds, where `at_once_s` is measured."""
         self.at_once_s = 0.0
-        """Seconds of merging where gradients came in, since whoever asks has set it to 0."""
+        """Seconds of merging while messages were received; the server sets it back to 0."""
         self.queue: list[tuple[int, int, int, Iterator[None]]] = []
         self.has_merged = False
-        """Whether gradients of buckets were merged since whoever asks has set it to False."""
+        """Whether gradients of buckets were merged; `ShardCore.wants_flush` sets it back to False."""
         self._turn = 0
         self.batch_count = 0
         self._batch_bytes = 0
@@ -270,7 +270,7 @@ class Merger:
     # --- What answers a pull goes into its peer's outbox
 
     def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
-        """A table's answer to a pull, if it is not given up; stops after each piece of it."""
+        """A table's answer to a pull, unless that was cancelled; stops after each piece of it."""
         if wait.dropped:  # The answer before it may have lost the connection.
             return
         self.stage = "answer"

@@ -139,7 +139,7 @@ class Peer:
 
     def write(self, outgoing: list[Outgoing], now: float) -> None:
         """Adds what can leave now: what was carried out since the last time, as many frames of values as credit allows,
-        and the frames that have arrived: those of values tell them, or a message behind all."""
+        and acknowledgements, in frames of values or behind them."""
         identity = self.identity
         if identity is None:
             return

@@ -172,7 +172,7 @@ def test_values_that_left_for_a_process_that_is_gone_are_pinned_until_it_cannot_
     shard: Shard, in_memory: bool
 ) -> None:
     if in_memory:
-        shard.core.links.look()
+        shard.core.links.memory_changed()
     assert bool(shard.pull(0).at) == in_memory
     identity = shard.identities[0]
     shard.say(0, Bye())
@@ -180,7 +180,7 @@ def test_values_that_left_for_a_process_that_is_gone_are_pinned_until_it_cannot_
     shard.core.links.ended(identity)
     assert shard.pinned, "its end of the shared memory is there"
     shard.arenas.clear()
-    shard.core.links.look()
+    shard.core.links.memory_changed()
     assert not shard.pinned
 
 
