@@ -105,8 +105,8 @@ class Peer:
         self.ids_bytes = 0
         self.most_queued = MAX_QUEUED_COPIES * shard.nbytes + MAX_QUEUED_TABLES * shard.table_bytes
         """Bytes of values that may wait for it."""
-        self._answers: dict[int, dict[int, AnswerSegment]] = {}
-        """The segments of each request that wait in the outbox, by their id()."""
+        self._answers: dict[int, dict[AnswerSegment, None]] = {}
+        """The segments of each request that wait in the outbox."""
 
     def connect(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
         """A connection begins, with its message `number`. The process reads nothing of its last one any more."""
@@ -134,7 +134,7 @@ class Peer:
         self.measures = {}
         _release(one for frame in self.outbox.frames.values() for one in frame.fragments if one.segment.cancelled)
         for segment in self.outbox.requeue():
-            self._answers.setdefault(segment.entry.request, {})[id(segment)] = segment
+            self._answers.setdefault(segment.entry.request, {})[segment] = None
         self.unrepeated = {*self.pulls, *self._answers, *self.failed}
 
     def write(self, outgoing: list[Outgoing], now: float) -> None:
@@ -154,7 +154,7 @@ class Peer:
                 if segment.sent == segment.count:  # None of it waits. A frame may have several fragments of it.
                     segments = self._answers.get(segment.entry.request)
                     if segments is not None:
-                        segments.pop(id(segment), None)
+                        segments.pop(segment, None)
                         if not segments:
                             del self._answers[segment.entry.request]
             at = self.shared.put(frame) if outbox.shared else []
@@ -176,7 +176,7 @@ class Peer:
     def put(self, segment: AnswerSegment) -> None:
         """Hands a part of an answer over to the outbox."""
         self.outbox.put(segment)
-        self._answers.setdefault(segment.entry.request, {})[id(segment)] = segment
+        self._answers.setdefault(segment.entry.request, {})[segment] = None
 
     def forget(self, wait: PullWait) -> None:
         """A pull is not open any more."""
@@ -212,7 +212,7 @@ class Peer:
             if wait is not None:
                 self.forget(wait)
                 wait.drop()
-            for segment in self._answers.pop(request, {}).values():
+            for segment in self._answers.pop(request, ()):
                 self.outbox.cancel(segment)
                 segment.owner.release(segment.first + segment.sent, segment.waiting)
 
