@@ -72,7 +72,7 @@ class KVStore(RowCalls):
     `end_step` of the key fail.
 
     Calls for one key take effect in order. Threads may share a store; a forked process has to connect again. Callbacks
-    of futures run on the store's thread: they may start calls but must not wait for them.
+    of futures run on a thread of their own, one after the other, and may wait.
     """
 
     def __init__(
