@@ -14,6 +14,7 @@ from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Alike, Array, Range, bytes_of, exact_sum
 from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, PullWait, WaitingPulls
 from weft_kvstore.bucket.sets import KnownSets, check_version
+from weft_kvstore.bucket.steps import RULE_ERRORS
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
@@ -229,7 +230,7 @@ class TableState(TableSteps):
             yield from self._apply(step, total)
             self.updates += 1
         self._total = None
-        self.steps.version[0] = self.steps.through.min()
+        self.steps.version[0] = min(self.steps.through.ravel().tolist())
         yield from self._put_ahead() if self._ahead or self._late else ()
         self.is_changing = False
         if self.reached is not None:
@@ -284,8 +285,7 @@ class TableState(TableSteps):
         at_once = max(min(spec.piece_elements // max(self.layout.width, 1), self.piece_rows), 1)
         at_once = min(at_once, arrays.at_once or at_once)
         behind: list[tuple[Array, Array]] = []
-        with spec.rule_runs(step):
-            hyper = spec.hyper.at(step)
+        hyper: Hyper | None = None
         self.updated = []
         some = batches(total, at_once)
         answers = bool(self.pulls.versions) and len(some) == len(total)
@@ -297,19 +297,21 @@ class TableState(TableSteps):
                 admitted = rows.admitted(ids, moment)
                 ids, gradient = ids[admitted], gradient[admitted]
             numbers = ids if rows.is_full else rows.find_or_add(ids, moment, first)
-            if history is None:
-                out = np.empty_like(gradient) if answers else None
-                with spec.rule_runs(step):
+            out = np.empty_like(gradient) if answers and history is None else None
+            try:
+                hyper = hyper or spec.hyper.at(step)  # The same for all rows.
+                if history is None:
                     arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out, still=still)
-                if out is not None:
-                    self.updated.append((ids, out))
-            else:
-                with spec.rule_runs(step):
+                else:
                     yield from history.catch_up(arrays, numbers)
-                behind.append((numbers, gradient))
+                    behind.append((numbers, gradient))
+            except RULE_ERRORS as error:
+                raise spec.failed(step, error) from error
+            if out is not None:
+                self.updated.append((ids, out))
             if len(some) > len(total):
                 yield
-        if history is not None:
+        if history is not None and hyper is not None:
             with spec.rule_runs(step):
                 yield from self._update_all(history, behind, step, hyper)
         if rows.evicts:

@@ -99,7 +99,7 @@ class TableSteps(PendingSteps):
         """Adds the gradients that have come and can be added; stops often, with how many elements it has used since it
         last did. What is added is no longer waited for, so it has to be gone through to its end."""
         through, step = self.steps.through, self.version
-        while self.spec.is_sync:  # Else each gradient is an update of its own.
+        while self.spec.is_sync and self._waiting:  # In another mode each gradient is an update of its own.
             index = int(np.count_nonzero(through > step))
             if self.spec.merge is Merge.ARRIVAL:
                 index = next(iter(self._order(step)), -1)
@@ -123,7 +123,8 @@ class TableSteps(PendingSteps):
         number of a slot, the step, and the gradient."""
         through = self.steps.through
         if self.spec.is_sync:
-            return (0, self.version, self._total) if through.size and through.min() > self.version else None
+            step = self.version
+            return (0, step, self._total) if min(through.ravel().tolist(), default=0) > step else None
         for (index, step), pending in self._waiting.items():
             if through[index, 0] == step:
                 return index, step, pending.segments[0].elements
