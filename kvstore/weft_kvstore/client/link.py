@@ -326,7 +326,7 @@ class ClientLink:
         """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no
         socket's, and what more than one array is in is a copy."""
         return any(
-            frame.nbytes >= COPIED_BYTES and frame.fragments[0].segment.owner is operation
+            frame.nbytes >= COPIED_BYTES and any(one.segment.owner is operation for one in frame.fragments[:1])
             for number, frame in self.outbox.frames.items()
             if number not in self.shared.frames
         )

@@ -801,3 +801,23 @@ def test_where_the_connection_breaks_it_ends_with_the_next_one() -> None:
     client.disconnected(0, simulation.now)
     simulation.finish(ANY, refused)
     assert (client.to_close, client.links[0].session) == (set(), 2)
+
+
+def test_a_large_frame_of_which_all_was_refused_and_is_sent_again_is_nobodys() -> None:
+    """Of several calls it was a copy; what fails before its acknowledgement need not wait for it."""
+    count = COPIED_BYTES // 4
+    made = msgspec.structs.replace(described(zero("w", (count,), 2)), slice_bytes=COPIED_BYTES)
+    simulation = Simulation(made, LinkSettings(same_host=False))
+    store, client = simulation.stores[0], simulation.clients[0]
+    ended(simulation, store.pull("w", 0))
+    pushed = store.push("w", 0, ones(count))
+    (operation,) = client.open.values()
+    outbox = client.links[0].outbox
+    client.links[0].flush(simulation.now)
+    assert client.links[0].reads(operation)
+    (number,) = outbox.frames
+    outbox.requeue_segment(number, 0)
+    assert not client.links[0].reads(operation)
+    client.end(operation, None, StoreRefusedError("far"))
+    client.end_futures()
+    assert isinstance(pushed.exception(0), StoreRefusedError)
