@@ -12,7 +12,8 @@ import numpy as np
 from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
-from weft_kvstore.futures import error_of, joined, nothing, then
+from weft_kvstore.futures import after, error_of, joined, nothing, then
+from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.pace import waiting_ids
 from weft_worker.plan import BoundNode
@@ -64,7 +65,7 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
         if many is not None:
             came = many.pull([bound.key for bound in bounds], run.context.step, settled=run.context.settled)
         else:
-            came = joined([*map(pull, bounds)], list)
+            came = joined([_named(run, bound, pull(bound)) for bound in bounds], list)
         came.add_done_callback(completing(on_complete, keep))
 
     variable = run.define(places, bounds[0].key)
@@ -120,7 +121,8 @@ def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
     def push(host: list[Array]) -> Future[Any]:
         if many is not None:
             return many.push([bound.key for bound in bounds], step, host)
-        return joined([store.push(bound.key, step, array) for bound, array in zip(bounds, host, strict=True)], nothing)
+        pushed = zip(bounds, host, strict=True)
+        return joined([_named(run, bound, store.push(bound.key, step, array)) for bound, array in pushed], nothing)
 
     def start(on_complete: OnComplete) -> None:
         brought = run.on_host(places)
@@ -250,6 +252,11 @@ def _push_addition(run: StepRun, key: str, add: Callable[[], None], places: tupl
 
 
 # --- The ends of futures as the end of the engine's work --------------------------------------------------------------
+
+
+def _named(run: StepRun, bound: BoundNode, future: Future[Any]) -> Future[Any]:
+    """Ends as the future does; an error is that of the node."""
+    return after(future, lambda error: error and PartError(run.name_of(bound), None, error))
 
 
 def completing(on_complete: OnComplete, keep: Callable[[Any], None] | None = None) -> Callable[[Future[Any]], None]:
