@@ -1,4 +1,4 @@
-"""The keys of a call, found and cut for the shards once for all calls that name them: segments of slices, their bytes
+"""The keys of a call, found and cut for the shards once for all calls that name them: segments, their bytes
 as they are sent, and where pulled ones go. Pure.
 """
 

@@ -1,4 +1,4 @@
-"""What waits to be sent on a connection: segments of slices, pins on the arrays that have their bytes, the credit of a
+"""What waits to be sent on a connection: segments, pins on the arrays that have their bytes, the credit of a
 link, and the queue that fills frames with the most urgent slices at the moment of sending. Pure: the time is a
 parameter."""
 
