@@ -127,8 +127,12 @@ class WaitingPulls:
         steps = self._steps
         reached = steps.version if self._spec.is_sync or not steps.slots else steps.through
         count = bisect_right(self.versions, greatest(reached[..., first:stop]))
-        near = [one for version in self.versions[:count] for one in self._waits[version].values()]
-        return [wait for low, high, wait in near if low < stop and high > first]
+        return [
+            wait
+            for version in self.versions[:count]
+            for low, high, wait in self._waits[version].values()
+            if low < stop and high > first
+        ]
 
     def forget(self, wait: PullWait) -> None:
         """A pull that waits for nothing here any more."""

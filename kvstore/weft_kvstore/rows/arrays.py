@@ -112,9 +112,9 @@ class RowArrays:
         step: int,
         hyper: Hyper,
         out: Array | None = None,
-        still: Array | None = None,
+        skip: Array | None = None,
     ) -> None:
-        """Updates rows (n), distinct, by a gradient (n, width) that may be written, but those at the positions `still`;
+        """Updates rows (n), distinct, by a gradient (n, width) that may be written, but those at the positions `skip`;
         the new values also go to `out` (n, width), where it is given. Raises what the rule raises."""
         if self.written is not None:
             self.written(rows)
@@ -122,11 +122,11 @@ class RowArrays:
             self._use(rows)
         state = {name: self._arrays[name].array for name in self._start} if self._start else {}
         kept: list[tuple[Array, Array, Array]] = []
-        if still is not None:
-            those = rows.take(still)
+        if skip is not None:
+            those = rows.take(skip)
             kept = [(one.array, those, self.read(name, those)) for name, one in self._arrays.items()]
             if out is not None:
-                kept.append((out, still, kept[0][2]))
+                kept.append((out, skip, kept[0][2]))
         apply_to_rows(rule, self._arrays[None].array, gradient, state, rows, step=step, hyper=hyper, out=out)
         for array, those, values in kept:
             put_rows(array, those, values)

@@ -203,13 +203,13 @@ class TableState(TableSteps):
 
         Raises RuleFailedError, and MemoryError where sums find none: it cannot go on then.
         """
-        used = 0
-        for elements in self._adding():
+        used, version = 0, self.version
+        for elements in self._adding(version):
             used += elements
             if used >= PIECE_ELEMENTS:
                 used = 0
                 yield
-        due = self._due()
+        due = self._due(version)
         if due is None or (self.spec.given and self.lacks_next()):
             return False
         index, step, total = due
@@ -239,7 +239,7 @@ class TableState(TableSteps):
 
     def lacks_next(self) -> bool:
         """Whether the next update has to wait, since some of its rows were never set."""
-        due = self._due()
+        due = self._due(self.version)
         return due is not None and any(self.lacks_rows(part.ids) for part in due[2] or ())
 
     def lacks_rows(self, indices: Array) -> bool:
@@ -290,9 +290,9 @@ class TableState(TableSteps):
         some = batches(total, at_once)
         answers = bool(self.pulls.versions) and len(some) == len(total)
         for part in some:
-            ids, gradient, still = part
+            ids, gradient, skip = part
             if not rows.is_full:
-                (ids, gradient), still = own_rows(part), None
+                (ids, gradient), skip = own_rows(part), None
             if not rows.admits_all:
                 admitted = rows.admitted(ids, moment)
                 ids, gradient = ids[admitted], gradient[admitted]
@@ -301,7 +301,7 @@ class TableState(TableSteps):
             try:
                 hyper = hyper or spec.hyper.at(step)  # The same for all rows.
                 if history is None:
-                    arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out, still=still)
+                    arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper, out=out, skip=skip)
                 else:
                     yield from history.catch_up(arrays, numbers)
                     behind.append((numbers, gradient))

@@ -80,7 +80,7 @@ class TableSteps(PendingSteps):
                 return False
             del self.open[of]
         self.push(slot, step, [Segment(0, 1, whole)])
-        return not self.spec.is_sync or step == self.version
+        return not self.spec.is_sync or step == self.steps.version[0]
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         if not pushes and (self.steps.indices.get(slot), step) in self.open:
@@ -95,10 +95,10 @@ class TableSteps(PendingSteps):
         self.open = {of: push for of, push in self.open.items() if of[0] != index}
         super().replace(slot)
 
-    def _adding(self) -> Iterator[int]:
-        """Adds the gradients that have come and can be added; stops often, with how many elements it has used since it
-        last did. What is added is no longer waited for, so it has to be gone through to its end."""
-        through, step = self.steps.through, self.version
+    def _adding(self, step: int) -> Iterator[int]:
+        """Adds the gradients of the next step that have come and can be added; stops often, with how many elements it
+        has used since it last did. What is added is no longer waited for, so it has to be gone through to its end."""
+        through = self.steps.through
         while self.spec.is_sync and self._waiting:  # In another mode each gradient is an update of its own.
             index = int(np.count_nonzero(through > step))
             if self.spec.merge is Merge.ARRIVAL:
@@ -117,14 +117,13 @@ class TableSteps(PendingSteps):
         gradient: list[Rows] | None = segments[0].elements
         return gradient
 
-    def _due(self) -> tuple[int, int, list[Rows] | None] | None:
+    def _due(self, next_step: int) -> tuple[int, int, list[Rows] | None] | None:
         """The next update, once `_adding` has completed it: of a job's step, the sum of its gradients, or None where
         there was none; else the first gradient that came of those that are next of their slot, which is not taken. The
         number of a slot, the step, and the gradient."""
         through = self.steps.through
         if self.spec.is_sync:
-            step = self.version
-            return (0, step, self._total) if min(through.ravel().tolist(), default=0) > step else None
+            return (0, next_step, self._total) if min(through.ravel().tolist(), default=0) > next_step else None
         for (index, step), pending in self._waiting.items():
             if through[index, 0] == step:
                 return index, step, pending.segments[0].elements
