@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import InvalidStateError
+from concurrent.futures import InvalidStateError, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from signal import SIGINT
 from types import FrameType
@@ -203,7 +203,7 @@ class PollWait:
 # waits, a *follower* | in `_followers`         |
 # the client's own    | `_thread_wait`, over    | rounds, while no caller leads, or has led within `GRACE_S`
 #                     | the sockets if it works |
-# one of callbacks    | never                   | callbacks, one after the other; it begins where there are some
+# one of callbacks    | never                   | callbacks, one after the other; it begins with the first
 #
 # Work is `_send` or `_round`, by one thread at a time, which holds `working` and does not sleep. Each takes a bounded
 # time, so that pings leave and shards are heard. Whoever leaves something to be done by a certain time (`_due_at`)
@@ -259,7 +259,8 @@ class Poller:
         self._failure: BaseException | None = None
         self._to_call_back: deque[StoreFuture[Any]] = deque()
         """Futures that have ended, and whose callbacks have not run."""
-        self._calling_back = threading.Lock()
+        self._callbacks = ThreadPoolExecutor(1, f"{name}-callbacks")
+        """Its thread begins with the first; Python waits for it before the program ends."""
         self._followers: list[tuple[StoreFuture[Any], SimpleQueue[None]]] = []
         """The future of each caller that waits and does not lead, and what wakes the caller; the oldest first."""
         self.waited_for: StoreFuture[Any] | None = None
@@ -327,13 +328,10 @@ class Poller:
             self._leader_wait.wake()
         if future._done_callbacks:
             self._to_call_back.append(future)
-            if not self._calling_back.locked():
-                # No daemon, as the program may end meanwhile.
-                thread = threading.Thread(target=self._call_back, name=f"{self._thread.name}-callbacks", daemon=False)
-                try:
-                    thread.start()
-                except RuntimeError:  # The process may have no more threads.
-                    self._call_back()
+            try:
+                self._callbacks.submit(self._call_back)
+            except RuntimeError:  # The store is closed, or the process may have no more threads.
+                self._call_back()
 
     def end_reason(self) -> str | None:
         """Why it ends, once it does."""
@@ -512,13 +510,9 @@ class Poller:
     # --- The end
 
     def _call_back(self) -> None:
-        """Runs callbacks, which are the user's, one after the other, on a thread that begins where there are some."""
-        while self._to_call_back and self._calling_back.acquire(blocking=False):
-            try:
-                with contextlib.suppress(IndexError):  # Another thread had it before.
-                    self._to_call_back.popleft().call_back()
-            finally:
-                self._calling_back.release()
+        """Runs the callbacks, which are the user's, of one future."""
+        with contextlib.suppress(IndexError):
+            self._to_call_back.popleft().call_back()
 
     def _end(self, failure: BaseException) -> None:
         """Has the client's thread release everything. The first failure is the reason that is reported."""
@@ -543,6 +537,7 @@ class Poller:
                     finally:
                         transport.core.end_futures()
         finally:
+            self._callbacks.shutdown(wait=False)
             with self._leading:  # Who leads has been woken, and goes.
                 self._leader_wait.close()
             self._thread_wait.close()

@@ -275,21 +275,21 @@ def test_threads_may_connect_at_once_first_thing_in_a_process() -> None:
 
 
 LAST_CALLBACK = """
-import threading
 import numpy as np
 from weft_kvstore import KVStore, describe
 
-def last(future):
-    threading.main_thread().join()
-    print("called back", future.result())
-
 with KVStore.local(describe({"w": np.zeros(4, np.float32)}, rule="sgd", lr=1.0)) as store:
     done = store.init("w", np.zeros(4, np.float32))
-    done.add_done_callback(last)
+    done.add_done_callback(lambda future: print(input(), future.result()))
     done.result()
+print("the end", flush=True)
 """
 
 
 def test_a_program_ends_once_its_callbacks_have() -> None:
-    done = subprocess.run([sys.executable, "-c", LAST_CALLBACK], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "called back None\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", LAST_CALLBACK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "the end\n"
+        assert process.communicate("called back", timeout=60)[0] == "called back None\n"
