@@ -7,10 +7,11 @@ so that each gradient takes part.
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -111,8 +112,9 @@ def run(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     size = sum(each.numel() for each in (*module.parameters(), *tensors))
     if size > _LARGE and samples > 2:
         example = whole.of(torch, 2)
-    drawn, before = _drawn_elsewhere(), _attributes(torch, module)
+    before = _attributes(torch, module)
     with (
+        _drawing() as is_drawn,
         torch.random.fork_rng(devices=[]),
         kept_buffers(module) as changed_buffers,
         _padded_encoders(torch, module) as padded,
@@ -121,15 +123,12 @@ def run(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         found = run_once(torch, example)
         changed = changed_buffers()
         is_seeded = torch.initial_seed() != _SEED
-        # Another thread may have drawn meanwhile: numbers that forward draws itself are others the next time.
-        is_drawn = drawn != _drawn_elsewhere() and not (
-            threading.active_count() > 1 and _repeats(torch, example, found)
-        )
-    if is_seeded or is_drawn:
+        refused = is_seeded or is_drawn()
+    if refused:
         raise ModuleRefusedError(
             "forward sets a seed, or draws from Python's random or from numpy.random, which a graph would repeat as it "
             "is; draw from torch (torch.rand, Dropout), or leave it out"
-            + (". Or another thread did so meanwhile: have it wait" if threading.active_count() > 1 else "")
+            + (". Or another thread set one meanwhile: have it wait" if threading.active_count() > 1 else "")
         )
     after = _attributes(torch, module)
     state = [
@@ -143,12 +142,6 @@ def run(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     ]
     seconds = time.perf_counter() - started
     return Ran(whole, example, samples, found, changed, state, [*state, *(warnings if padded else [])], seconds)
-
-
-def _repeats(torch: Any, example: Example, found: Run) -> bool:
-    """Whether the module gives the same outputs again."""
-    again = run_once(torch, example).outputs
-    return all(np.array_equal(one, other, equal_nan=True) for one, other in zip(found.outputs, again, strict=True))
 
 
 def _attributes(torch: Any, module: Any) -> dict[str, Any]:
@@ -182,10 +175,35 @@ def _padded_encoders(torch: Any, module: Any) -> Iterator[list[Any]]:
             handle.remove()
 
 
-def _drawn_elsewhere() -> tuple[Any, ...]:
-    """Where the generators of Python and NumPy stand."""
+_RLOCK: Final = type(threading.RLock())
+_DRAWS: Final = frozenset({"random", "getrandbits", "seed"})
+"""What all functions of Python's `random` call."""
+
+
+@contextmanager
+def _drawing() -> Iterator[Callable[[], bool]]:
+    """Whether this thread has drawn from the generators of Python and NumPy that all threads share, or has seeded them.
+    Other threads that draw from NumPy's wait meanwhile."""
+    generator, drawn = getattr(random.random, "__self__", None), []
+
+    def look(_frame: Any, event: str, function: Any) -> None:
+        if event == "c_call" and getattr(function, "__self__", None) is generator and function.__name__ in _DRAWS:
+            drawn.append(function)
+
+    numbers: Any = np.random  # Its stubs lack a function.
+    lock, profile = numbers.get_bit_generator().lock, sys.getprofile()
+    with lock if isinstance(lock, _RLOCK) else nullcontext():  # Earlier releases of NumPy have one that cannot be held.
+        before = _numpy_state()
+        sys.setprofile(look)
+        try:
+            yield lambda: bool(drawn) or before != _numpy_state()
+        finally:
+            sys.setprofile(profile)
+
+
+def _numpy_state() -> tuple[bytes, int, int]:
     state: Any = np.random.get_state(legacy=False)
-    return random.getstate(), state["state"]["pos"], state["has_gauss"]
+    return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]
 
 
 def run_once(torch: Any, example: Example, *, nudge: float = 0.0) -> Run:

@@ -830,6 +830,28 @@ def test_a_thread_beside_an_export_draws_logs_and_prints_as_ever(capsys: pytest.
     assert (len(kept.buffer), capsys.readouterr().out.count("beside")) == (said, said)
 
 
+@pytest.mark.parametrize("draw", [random.random, lambda: random.gauss(0.0, 1.0), np.random.rand, np.random.normal])
+def test_who_draws_is_seen_whatever_other_threads_draw(draw: Callable[[], float]) -> None:
+    """Also where the draw changes nothing that is computed this time."""
+    over = Event()
+
+    def beside() -> None:
+        while not over.wait(0.0001):
+            random.random()
+            np.random.rand()
+
+    thread = Thread(target=beside)
+    thread.start()
+    try:
+        weft.torch_model.try_out(nn.Linear(3, 2), torch.zeros(4, 3))
+        module = Of(lambda one, inputs: one.layer(inputs) * (draw() < 1e9), layer=nn.Linear(3, 2))
+        with pytest.raises(weft.ModuleRefusedError, match=r"draws from Python's random or from numpy.random"):
+            weft.torch_model.try_out(module, torch.zeros(4, 3))
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_modules_may_be_exported_by_several_threads_at_once() -> None:
     """Each in its turn: PyTorch's exporter and the comparison change what is all threads' meanwhile."""
     start = Barrier(3)

@@ -102,7 +102,7 @@ class SpareSpace:
     """Gives out ranges of the offsets `start` to `stop`, the lowest that fits first.
 
     Against a ring: ranges come back in any order, and one slow peer must not hold up the others. The lowest first keeps
-    a steady segment in the same pages, which are in the cache and mapped.
+    a steady program in the same pages, which are in the cache and mapped.
     """
 
     def __init__(self, start: int, stop: int) -> None:
