@@ -1,30 +1,30 @@
-"""The store of one process: a shard, and a client for each slot, which pass their messages on without sockets."""
+"""The store of one process: the cores of a shard and of each slot's client, joined without sockets by one thread."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import Final
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from weft_kvstore.arrays import Buffer
-from weft_kvstore.client.calls import StoreCalls, check_slot
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.core import ClientCore
-from weft_kvstore.client.sockets import Readable, Transport
-from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreError
-from weft_kvstore.futures import OtherThread
+from weft_kvstore.errors import StoreClosedError
+from weft_kvstore.futures import OtherThread, StoreFuture
+from weft_kvstore.process import Callbacks
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
@@ -37,117 +37,45 @@ from weft_kvstore.store import ClientStatistics
 ENDPOINT: Final = "inproc://local"
 """What errors call the one shard's endpoint."""
 
+LONGEST_SLEEP_S: Final = 60.0
+
 _log = logging.getLogger("weft.store")
 
 
-class LocalTransport(Transport):
-    """Between the client of a slot and the shard: the thread that sends a message carries it out too."""
+class LocalSlot(StoreCalls):
+    """A local store as one of its slots sees it; closing it closes nothing."""
 
-    def __init__(self, shard: LocalShard, slot: int, core: ClientCore, memory: ClientMemory) -> None:
-        super().__init__(core, memory)
-        self.working, self.threads = shard.working, shard.threads
-        self.inbox: deque[list[memoryview]] = deque()
-        """What the shard has said, and was not read."""
-        self.slot = slot
-        self._shard = shard
+    def __init__(self, store: LocalStore, description: StoreDescription, slot: int) -> None:
+        super().__init__(description, slot)
+        self._memory = store._memories.setdefault(slot, self._memory)
+        self.failed = store._clients[slot].failed
+        self.hand_to(lambda operation: store._hand_over(slot, operation), store)
+        self._store = store
 
-    def receive(self, readable: Readable, now: float) -> None:
-        """Merges the most urgent slice, and reads what the shard has said."""
-        if self._shard.has_work:
-            self._shard.work()
-        while self.inbox:
-            self.core.receive(0, self.inbox.popleft(), time.monotonic())
+    def at_slot(self, slot: int) -> LocalSlot:
+        """The same store as another slot sees it. Raises ValueError."""
+        return LocalSlot(self._store, self._description, slot)
 
-    def send(self, now: float, most: float = math.inf) -> None:
-        (link,) = self.core.links
-        self.core.acknowledges_at_once = False
-        more = link.flush(now, most)
-        if link.reopen:
-            link.reopen = False
-            self.inbox.clear()
-        outgoing, link.outgoing = link.outgoing, []
-        if outgoing:
-            self._shard.work(self, outgoing)
-        self.has_more = more or self._shard.has_work
+    def statistics(self) -> ClientStatistics:
+        """Counts of this moment; nothing passes a socket."""
+        client = self._store._clients[self._slot]
+        submitted = sum(slot == self._slot for slot, _ in list(self._store._submitted))
+        return ClientStatistics(
+            operations=len(client.open) + submitted, rows_pushed=client.rows_pushed, rows_pulled=client.rows_pulled
+        )
 
-    def unread(self) -> bool:
-        return bool(self.inbox) or self._shard.has_work
-
-    def release(self) -> None:
-        self._shard.leave(self)
-        super().release()
+    def close(self) -> None:
+        """Nothing: the store belongs to whoever made it."""
 
 
-class LocalShard:
-    """The shard of a local store, and the `ends` of clients that have sent something, by slot. A thread that uses it
-    holds `working`.
-
-    What is raised in the middle of its work, by a fault or a signal's handler, ends the store: what it has is uncertain
-    then.
-    """
-
-    def __init__(self, job: JobShard, settings: LinkSettings) -> None:
-        self.working = threading.RLock()
-        self.threads: list[threading.Thread] = []
-        self.ends: dict[int, LocalTransport] = {}
-        self._core = ShardCore(os.urandom(16), settings)
-        self._core.open(job)
-        self._failure: BaseException | None = None
-
-    @property
-    def has_work(self) -> bool:
-        """Whether slices wait to be merged, or the store has failed, which `work` says."""
-        return bool(self._core.work.queue) or self._failure is not None
-
-    def work(self, sender: LocalTransport | None = None, messages: Sequence[Sequence[Buffer]] = ()) -> None:
-        """Carries out a client's messages, or else merges the most urgent slice; then gives the clients what the shard
-        says. Raises StoreError once that was broken off."""
-        if self._failure is not None:
-            raise StoreError(f"the shard's work was broken off: {type(self._failure).__name__}: {self._failure}")
-        try:
-            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
-                if sender is None:
-                    self._core.work.work_once()
-                else:
-                    self.ends[sender.slot] = sender
-                    for message in messages:
-                        self._receive(sender, message)
-                self._core.flush(time.monotonic())
-            answers, self._core.links.outgoing = self._core.links.outgoing, []
-            for identity, parts in answers:
-                if (end := self.ends.get(int.from_bytes(identity))) is not None:
-                    end.inbox.append([memoryview(part).toreadonly() for part in parts])
-                    end.notice()
-        except BaseException as error:
-            self._failure = error
-            for end in self.ends.values():
-                end.notice()
-            raise
-
-    def leave(self, end: LocalTransport) -> None:
-        """A client is closed. With the last one the shard is."""
-        self.ends.pop(end.slot, None)
-        if not self.ends:
-            self._core.close("the store was closed")
-
-    def _receive(self, sender: LocalTransport, message: Sequence[Buffer]) -> None:
-        identity, now = sender.slot.to_bytes(4), time.monotonic()
-        header, *payload = message
-        try:
-            # Payloads are copied: arrays are the caller's again once they have arrived.
-            self._core.receive(identity, [header, *map(bytes, payload)], now)
-        except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
-            _log.exception("a message of slot %d failed; its connection is dropped", sender.slot)
-            self._core.links.lose(identity)
-            sender.core.disconnected(0, now)
-
-
-class LocalStore(StoreClient):
+class LocalStore(LocalSlot):
     """Slot 0's store; `at_slot` gives the others', for several slots in one process.
 
     A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. It goes on from a
     `snapshot`, where there is one. Raises DescriptionError for a description that cannot be a store, SnapshotError.
     """
+
+    waited_for: StoreFuture[Any] | None = None
 
     def __init__(
         self,
@@ -158,64 +86,153 @@ class LocalStore(StoreClient):
         snapshot: Snapshot | None = None,
     ) -> None:
         # Whatever the number of shards, none too, there is one here: rows and slices are all on it. Nothing travels.
+        check_description(msgspec.structs.replace(description, shards=(ENDPOINT,)))
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
-        here = {"shards": (ENDPOINT,), "curve_keys": (), "compression": None}
-        description = msgspec.structs.replace(description, keys=keys, **here)
-        check_description(description)
-        self._settings = replace(settings, same_host=False)
-        self._job = JobShard(description, 0, tables=tables)
+        self._description = msgspec.structs.replace(description, shards=(ENDPOINT,), keys=keys, compression=None)
+        self._memories: dict[int, ClientMemory] = {}
+        settings = replace(settings, same_host=False)
+        self._clients = [
+            ClientCore(
+                self._description,
+                slot,
+                1,
+                os.urandom(16),
+                settings=settings,
+                endpoints=self._description.shards,
+                now=time.monotonic(),
+            )
+            for slot in range(description.slots)
+        ]
+        super().__init__(self, self._description, 0)
+        self._job = JobShard(self._description, 0, tables=tables)
         if snapshot is not None:
             restore(self._job, snapshot)
-        self._shard = LocalShard(self._job, self._settings)
-        self._clients: dict[int, StoreClient] = {0: self}
-        self._is_closed = False
-        self._here = OtherThread(self._soon, lambda: self._is_closed)
-        super().__init__(description, 0, settings=self._settings, transport=partial(LocalTransport, self._shard, 0))
-
-    def at_slot(self, slot: int) -> LocalSlot:
-        """The same store as another slot sees it. Raises ValueError."""
-        self._process.check()
-        check_slot(self._description, slot)
-        with self._shard.working:
-            if slot not in self._clients:
-                transport = partial(LocalTransport, self._shard, slot)
-                made = StoreClient(self._description, slot, settings=self._settings, transport=transport)
-                self._clients[slot] = made
-                if self._is_closed:
-                    made.close()
-            return LocalSlot(self, self._clients[slot])
+        self._shard = ShardCore(os.urandom(16), settings)
+        self._shard.open(self._job)
+        self._submitted: deque[tuple[int, Operation]] = deque()
+        self._asked: deque[Callable[[], object]] = deque()
+        """Work of other threads for the store's own."""
+        self._callbacks = Callbacks("weft-local-store-callbacks")
+        self._closing = False
+        self._reason = "the store was closed"
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        """An item for each change, put after the change. It has no lock that a signal's handler could find held."""
+        self._here = OtherThread(self._soon, lambda: self._closing)
+        self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
+        self._thread.start()
 
     def capture(
         self, step: int, captured: Callable[[Captured | MissedError], None], *, since: int | None = None
     ) -> None:
-        """Calls `captured` with all that there is at version `step`, once it is at it; it has to be quick. What it is
-        given is to be released. `since`: of tables what has changed since the capture at that step, if that is
-        known."""
+        """Calls `captured`, on the store's thread, with all that there is at version `step`, once it is at it; it has
+        to be quick. What it is given is to be released. `since`: of tables what has changed since the capture at that
+        step, if that is known."""
         self._soon(lambda: Capture(self._job, step, captured, self._here, since=since))
 
+    def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
+        """Returns when the future has ended, or after that long. Raises StoreError in a forked child, where it could
+        never end."""
+        self._process.check()
+        future.sleep(SimpleQueue(), threading.TIMEOUT_MAX if timeout_s is None else max(timeout_s, 0.0))
+
+    def ended(self, future: StoreFuture[Any]) -> None:
+        """It has ended, on this thread."""
+        self._callbacks.add(future)
+
     def close(self) -> None:
-        self._is_closed = True
-        for slot, client in [*self._clients.items()]:
-            client.close() if slot else super().close()
+        if not self._process.is_here:
+            return  # The thread is the parent's.
+        self._closing = True
+        self._wakes.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> LocalStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _soon(self, work: Callable[[], object]) -> None:
-        """Does it between two pieces of the shard's work."""
-        with self._shard.working:
-            work()
+        self._asked.append(work)
+        self._wakes.put(None)
 
+    def _hand_over(self, slot: int, operation: Operation) -> None:
+        self._submitted.append((slot, operation))
+        self._wakes.put(None)
+        if self._closing:  # The thread may have taken operations for the last time.
+            self._refuse_submitted()
 
-class LocalSlot(StoreCalls):
-    """A local store as one of its slots sees it; closing it closes nothing."""
+    def _run(self) -> None:
+        try:
+            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
+                while not self._closing:
+                    self._round()
+        except Exception as error:  # the thread's outermost frame: whoever waits on a future must hear of it
+            self._reason = f"the store's thread failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._closing = True
+            self._refuse_submitted()
+            for client in self._clients:
+                client.close(self._reason)
+                client.end_futures()
+            self._shard.close(self._reason)
+            self._callbacks.close()
 
-    def __init__(self, store: LocalStore, client: StoreClient) -> None:
-        super().__init__(client._description, client._slot)
-        self._memory, self.failed = client._memory, client.failed
-        self.hand_to(client._poller.submit, client._poller)
-        self.at_slot = store.at_slot
-        self._client = client
+    def _round(self) -> None:
+        """Carries messages both ways and merges the most urgent slice; sleeps if there was nothing to do."""
+        while self._asked:
+            self._asked.popleft()()
+        while (submitted := self._next_submitted()) is not None:
+            slot, operation = submitted
+            self._clients[slot].begin(operation, time.monotonic())
+        busy = self._exchange()
+        if self._shard.work.work_once():
+            busy = True
+        if not busy:
+            left_s = min([client.tick_at for client in self._clients]) - time.monotonic()
+            with suppress(Empty):
+                self._wakes.get(timeout=min(max(left_s, 0.0), LONGEST_SLEEP_S))
 
-    def statistics(self) -> ClientStatistics:
-        return self._client.statistics()
+    def _next_submitted(self) -> tuple[int, Operation] | None:
+        try:
+            return self._submitted.popleft()
+        except IndexError:
+            return None
 
-    def close(self) -> None:
-        """Nothing: the store belongs to whoever made it."""
+    def _refuse_submitted(self) -> None:
+        """What was handed over and has not begun fails, on whatever thread."""
+        while (submitted := self._next_submitted()) is not None:
+            slot, operation = submitted
+            operation.future.set_exception(StoreClosedError(f"slot {slot}: {operation}: {self._reason}"))
+
+    def _exchange(self) -> bool:
+        """Delivers what the clients and the shard have for each other. Whether there was anything."""
+        shard, busy = self._shard, False
+        for slot, client in enumerate(self._clients):
+            (link,), now, identity = client.links, time.monotonic(), bytes([1]) + slot.to_bytes(4)
+            client.tick(now)
+            link.flush(now)
+            link.reopen = False
+            outgoing, link.outgoing = link.outgoing, []
+            for header, *payload in outgoing:
+                busy = True
+                try:
+                    # Arrays are the caller's again once they have arrived.
+                    shard.receive(identity, [header, *map(bytes, payload)], now)
+                except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
+                    _log.exception("a message of slot %d failed; its connection is dropped", slot)
+                    shard.links.lose(identity)
+                    client.disconnected(0, now)
+        shard.flush(time.monotonic())
+        answers, shard.links.outgoing = shard.links.outgoing, []
+        for identity, parts in answers:
+            busy = True
+            views = [memoryview(part).toreadonly() for part in parts]
+            self._clients[int.from_bytes(identity[1:])].receive(0, views, time.monotonic())
+        for client in self._clients:
+            client.end_futures()
+        return busy

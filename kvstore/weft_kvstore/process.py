@@ -1,4 +1,4 @@
-"""This process: its identity after a fork, what it sets at its start, memory, ZeroMQ, and the waking of a thread."""
+"""This process: its identity after a fork, what it sets at its start, memory, ZeroMQ, waking a thread, callbacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import resource
 import socket
 import sys
 import threading
-from typing import Final
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 import zmq
 
@@ -162,3 +164,31 @@ class Wakeup:
             self._is_closed = True
             self._read.close()
             self._write.close()
+
+
+# --- A thread for callbacks, which are the user's ---------------------------------------------------------------------
+
+
+class Callbacks:
+    """Runs the callbacks of futures that have ended, one after the other, on a thread that begins with the first.
+    Python waits for it before the program ends."""
+
+    def __init__(self, name: str) -> None:
+        self._ended: deque[Any] = deque()
+        self._executor = ThreadPoolExecutor(1, name)
+
+    def add(self, future: Any) -> None:
+        """It has ended."""
+        self._ended.append(future)
+        try:
+            self._executor.submit(self._run)
+        except RuntimeError:  # The store is closed, or the process may have no more threads.
+            self._run()
+
+    def close(self) -> None:
+        """What is added from now on runs at once."""
+        self._executor.shutdown(wait=False)
+
+    def _run(self) -> None:
+        with contextlib.suppress(IndexError):
+            self._ended.popleft().call_back()

@@ -2,8 +2,8 @@
 
 A call is checked against the description, cut for the shards by a plan that is made once for its keys, and becomes an
 operation, which says what is sent on each link and takes in what comes back. `ClientCore` decides which message goes to
-which shard, and when; a `Transport` carries that out, on the thread of the caller that waits for a result, or on one
-of the client's own: `ClientSockets`, or that of a local store, whose shard is in the same process.
+which shard, and when; `ClientSockets` carries that out, on the thread of the caller that waits for a result, or on one
+of the client's own. The local store begins the same operations on a shard of its own process.
 
 Read in the order of a call. `calls` (the calls, checked and on their way to a thread), `plan` (keys by name, and where
 they lie on the shards) and `encoders` (their encodings), `operation` (what all operations are, and those of

@@ -9,19 +9,18 @@ import os
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import InvalidStateError, ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from concurrent.futures import InvalidStateError
+from queue import SimpleQueue
 from signal import SIGINT
 from types import FrameType
 from typing import Any, ClassVar, Final
 
 from weft_kvstore.client.operation import Operation
-from weft_kvstore.client.sockets import Readable, Transport
+from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import StoreFuture
-from weft_kvstore.process import OwnProcess, Wakeup
+from weft_kvstore.process import Callbacks, OwnProcess, Wakeup
 
 # --- Ctrl-C, kept back while the main thread is in the middle of something --------------------------------------------
 
@@ -137,31 +136,28 @@ class PollWait:
     A thread that is about to sleep calls `prepare`, then checks whether there is work, and clears `is_asleep` if there
     is. A thread that has work for it first stores the work, then calls `wake`. So one of them sees the other.
 
-    `readable` has the descriptors that were readable when it woke, until they are read; None where its thread has
-    just begun to lead. With `over_sockets` the client's sockets wake it too: it polls them, if there are any, else
-    it waits for an item of a queue. `until` is when it wakes without either.
+    `readable` has the descriptors that were readable when it woke, until they are read; None where its thread has just
+    begun to lead. With `over_sockets` the client's sockets wake it too. `until` is when it wakes without either.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, sockets: ClientSockets) -> None:
         self.is_asleep = False
         self.over_sockets = False
         self.until = 0.0
         self.readable: Readable | None = {}
-        self._transport = transport
-        self._woken: SimpleQueue[None] = SimpleQueue()
-        self._wakeup: Wakeup | None = None
-        self._wakeup_fd = -1
-        self._poll = select.poll()
-        self._changes = 0
+        self._sockets = sockets
+        self._wakeup = Wakeup()
+        self._wakeup_fd = self._wakeup.fileno()
+        self._alone = select.poll()
+        self._alone.register(self._wakeup_fd, select.POLLIN)
+        self._poll = self._alone
+        self._changes = -1
 
     def prepare(self, until: float, *, over_sockets: bool) -> None:
-        """With `over_sockets` the caller holds `working`, so that no socket is opened or closed meanwhile."""
-        if over_sockets and self._changes != self._transport.changes:
-            self._changes = self._transport.changes
-            if self._wakeup is None:
-                self._wakeup = Wakeup()
-                self._wakeup_fd = self._wakeup.fileno()
-            self._poll = self._transport.watch(self._wakeup_fd)
+        """With `over_sockets` the caller holds `_working`, so that no socket is opened or closed meanwhile."""
+        if over_sockets and self._changes != self._sockets.changes:
+            self._changes = self._sockets.changes
+            self._poll = self._sockets.watch(self._wakeup_fd)
         self.until = until
         self.over_sockets = over_sockets
         self.is_asleep = True
@@ -169,27 +165,20 @@ class PollWait:
     def sleep(self, until: float = math.inf) -> None:
         """Returns once it is woken, or at `until`, or at the time given to `prepare`, whichever is first."""
         left_s = min(max(min(until, self.until) - time.monotonic(), 0.0), LONGEST_SLEEP_S)
-        if self.over_sockets and self._wakeup is not None:
-            self.readable = dict(self._poll.poll(math.ceil(left_s * 1000)))
-            if self._wakeup_fd in self.readable:
-                self._wakeup.clear()
-        else:
-            with contextlib.suppress(Empty):
-                self._woken.get(timeout=left_s)
+        poll = self._poll if self.over_sockets else self._alone
+        self.readable = dict(poll.poll(math.ceil(left_s * 1000)))
         self.is_asleep = False
+        if self._wakeup_fd in self.readable:
+            self._wakeup.clear()
 
     def wake(self) -> None:
         """Wakes it, if it sleeps."""
         if self.is_asleep:
             self.is_asleep = False
-            if self.over_sockets and self._wakeup is not None:
-                self._wakeup.wake()
-            else:
-                self._woken.put(None)
+            self._wakeup.wake()
 
     def close(self) -> None:
-        if self._wakeup is not None:
-            self._wakeup.close()
+        self._wakeup.close()
 
 
 # --- Which of a client's threads does its work ------------------------------------------------------------------------
@@ -205,7 +194,7 @@ class PollWait:
 #                     | the sockets if it works |
 # one of callbacks    | never                   | callbacks, one after the other; it begins with the first
 #
-# Work is `_send` or `_round`, by one thread at a time, which holds `working` and does not sleep. Each takes a bounded
+# Work is `_send` or `_round`, by one thread at a time, which holds `_working` and does not sleep. Each takes a bounded
 # time, so that pings leave and shards are heard. Whoever leaves something to be done by a certain time (`_due_at`)
 # calls `_hand_over`, which wakes the leader, or else the client's thread, if it would sleep for longer:
 #
@@ -251,16 +240,14 @@ class Poller:
     StoreClosedError after `close`.
     """
 
-    def __init__(self, transport: Transport, name: str) -> None:
-        self._transport = transport
+    def __init__(self, sockets: ClientSockets, name: str) -> None:
+        self._sockets = sockets
         self._process = OwnProcess()
-        self._leading: Any = threading.RLock()  # It knows whether this thread holds it.
-        self._working = transport.working
+        # Reentrant locks know whether this thread holds them.
+        self._leading: Any = threading.RLock()
+        self._working: Any = threading.RLock()
         self._failure: BaseException | None = None
-        self._to_call_back: deque[StoreFuture[Any]] = deque()
-        """Futures that have ended, and whose callbacks have not run."""
-        self._callbacks = ThreadPoolExecutor(1, f"{name}-callbacks")
-        """Its thread begins with the first; Python waits for it before the program ends."""
+        self._callbacks = Callbacks(f"{name}-callbacks")
         self._followers: list[tuple[StoreFuture[Any], SimpleQueue[None]]] = []
         """The future of each caller that waits and does not lead, and what wakes the caller; the oldest first."""
         self.waited_for: StoreFuture[Any] | None = None
@@ -268,27 +255,25 @@ class Poller:
         """When the current leader began; without one, when the last leader left."""
         self._begun_at = -math.inf
         """When operations were last begun."""
-        self._leader_wait = PollWait(transport)
-        self._thread_wait = PollWait(transport)
-        transport.notice = self._notice
+        self._leader_wait = PollWait(sockets)
+        self._thread_wait = PollWait(sockets)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        transport.threads.append(self._thread)
         self._thread.start()
 
     def submit(self, operation: Operation) -> None:
         """Takes an operation; where little is under way it begins on this thread. Ends no future but that of the
         operation, once the client is closed."""
-        transport = self._transport
-        submitted = transport.submitted
+        sockets = self._sockets
+        submitted = sockets.submitted
         submitted.append(operation)
         if self._failure is not None:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 submitted.remove(operation)
-                detail = f"{transport.core.name_of(operation)}: {self.end_reason()}"
+                detail = f"{sockets.core.name_of(operation)}: {self.end_reason()}"
                 with contextlib.suppress(InvalidStateError):  # It has begun, and was failed, before it was removed.
                     operation.future.set_exception(StoreClosedError(detail))
         elif (
-            (operation.may_wait or len(transport.core.open) >= EAGER_CALLS)
+            (operation.may_wait or len(sockets.core.open) >= EAGER_CALLS)
             and self.waited_for is None
             and len(submitted) % BATCH  # More than that wait while another thread works.
             and time.monotonic() < self._begun_at + BATCH_S
@@ -327,11 +312,7 @@ class Poller:
         if self.waited_for is future and not self._leading._is_owned():
             self._leader_wait.wake()
         if future._done_callbacks:
-            self._to_call_back.append(future)
-            try:
-                self._callbacks.submit(self._call_back)
-            except RuntimeError:  # The store is closed, or the process may have no more threads.
-                self._call_back()
+            self._callbacks.add(future)
 
     def end_reason(self) -> str | None:
         """Why it ends, once it does."""
@@ -345,8 +326,7 @@ class Poller:
         """Fails what is open, and returns once everything is released; at once in the middle of the work, and in a
         callback."""
         self._end(StoreClosedError("the store was closed"))
-        is_within = threading.current_thread() in self._transport.threads
-        if not (self._working._is_owned() or self._leading._is_owned() or is_within):
+        if not (self._working._is_owned() or self._leading._is_owned()):
             self._thread.join()
 
     # --- Who works, and until when the others sleep
@@ -415,7 +395,7 @@ class Poller:
 
     def _due_at(self, *, over_sockets: bool) -> float:
         """When the leader, or else the client's thread, has to work next. `over_sockets`: messages wake it besides."""
-        transport, core = self._transport, self._transport.core
+        sockets, core = self._sockets, self._sockets.core
         if not over_sockets and self.waited_for is not None:
             # While a caller leads for long, the thread wakes less and less often, but for pings: the caller may be in a
             # signal's handler.
@@ -423,7 +403,7 @@ class Poller:
             return min(now + max(GRACE_S, now - self._led_at), core.tick_at + GRACE_S)
         if core.outcomes:
             return 0.0
-        if transport.submitted or transport.has_more:
+        if sockets.submitted or sockets.has_more:
             return self._begun_at + BATCH_S
         if over_sockets:
             return core.tick_at
@@ -447,7 +427,7 @@ class Poller:
     # --- The work
 
     def _work(self, work: Callable[..., bool | None], *arguments: object, blocking: bool = True) -> bool | None:
-        """Calls `work` with `working` held; where another thread holds it, not at all unless `blocking`. An exception
+        """Calls `work` with `_working` held; where another thread holds it, not at all unless `blocking`. An exception
         ends the client, as its state is unknown then. The lock is taken within the `try`, and to release it is the
         first call behind it: a signal's handler that raises, wherever it does, leaves it free."""
         try:
@@ -468,13 +448,13 @@ class Poller:
     def _send(self) -> None:
         """Begins what was submitted, and sends at most `BURST_BYTES` of frames; all of them if the last call pulls, as
         its values wait for them. Using a socket can clear its descriptor, so a thread that sleeps on it is woken."""
-        transport = self._transport
+        sockets = self._sockets
         now = self._begun_at = time.monotonic()
-        submitted = transport.submitted
+        submitted = sockets.submitted
         sends_all = self.waited_for is not None or (submitted and submitted[-1].reads)
-        transport.begin(now)
-        transport.send(now, math.inf if sends_all else BURST_BYTES)
-        if (self._leader_wait.is_asleep or self._thread_wait.is_asleep) and transport.unread():
+        sockets.begin(now)
+        sockets.send(now, math.inf if sends_all else BURST_BYTES)
+        if (self._leader_wait.is_asleep or self._thread_wait.is_asleep) and sockets.unread():
             self._notice()
 
     def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
@@ -485,34 +465,29 @@ class Poller:
         sends nothing if no other operation is open: its next call, or the client's thread, acknowledges what was read.
         A new leader reads nothing, as its call has just sent: it only goes to sleep.
         """
-        transport, core = self._transport, self._transport.core
+        sockets, core = self._sockets, self._sockets.core
         readable, poll_wait.readable = poll_wait.readable, {}
-        if readable is not None or transport.submitted or transport.has_more:
+        if readable is not None or sockets.submitted or sockets.has_more:
             now = time.monotonic()
-            if transport.submitted:
-                transport.begin(now)
-            transport.receive(readable or {}, now)
+            if sockets.submitted:
+                sockets.begin(now)
+            sockets.receive(readable or {}, now)
             if core.outcomes:
-                transport.end_futures()
+                sockets.end_futures()
             is_over = future is not None and future.has_ended
-            if not is_over or core.open or core.acknowledges_at_once or transport.submitted:
-                transport.advance(time.monotonic())
+            if not is_over or core.open or core.acknowledges_at_once or sockets.submitted:
+                sockets.advance(time.monotonic())
                 if core.outcomes:
-                    transport.end_futures()
+                    sockets.end_futures()
         if self._failure is not None or (future is not None and future.has_ended):
             return True
-        # Before `working` is released, so that whoever works next knows that this thread sleeps.
+        # Before `_working` is released, so that whoever works next knows that this thread sleeps.
         poll_wait.prepare(core.tick_at, over_sockets=True)
-        if core.outcomes or transport.submitted or transport.unread():
+        if core.outcomes or sockets.submitted or sockets.unread():
             poll_wait.is_asleep = False
         return False
 
     # --- The end
-
-    def _call_back(self) -> None:
-        """Runs the callbacks, which are the user's, of one future."""
-        with contextlib.suppress(IndexError):
-            self._to_call_back.popleft().call_back()
 
     def _end(self, failure: BaseException) -> None:
         """Has the client's thread release everything. The first failure is the reason that is reported."""
@@ -522,22 +497,22 @@ class Poller:
         self._thread_wait.wake()
 
     def _release(self) -> None:
-        transport = self._transport
+        sockets = self._sockets
         try:
             with self._working:
                 try:
                     if isinstance(self._failure, StoreClosedError):
                         now = time.monotonic()
-                        transport.begin(now)
-                        transport.send(now)
+                        sockets.begin(now)
+                        sockets.send(now)
                 finally:  # Whatever fails, nobody waits for ever.
                     try:
-                        transport.close(str(self.end_reason()))
-                        transport.release()
+                        sockets.close(str(self.end_reason()))
+                        sockets.release()
                     finally:
-                        transport.core.end_futures()
+                        sockets.core.end_futures()
         finally:
-            self._callbacks.shutdown(wait=False)
+            self._callbacks.close()
             with self._leading:  # Who leads has been woken, and goes.
                 self._leader_wait.close()
             self._thread_wait.close()

@@ -6,13 +6,12 @@ import errno
 import logging
 import math
 import select
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -192,7 +191,7 @@ def _readable(monitor: zmq.Socket[bytes]) -> bool:
     return bool(int(monitor.get(EVENTS)) & READABLE)
 
 
-# --- What carries a client's messages: sockets, or what a local store has instead -------------------------------------
+# --- A client's sockets, and what passes between them and its core ----------------------------------------------------
 # It has no thread: the poller's leader calls it.
 
 
@@ -212,28 +211,35 @@ Readable: TypeAlias = dict[int, int]
 """The events of descriptors, as `select.poll` returns them."""
 
 
-class Transport:
-    """What carries a client's messages to its shards. A thread that uses it holds `working`; `Poller` decides which.
+class ClientSockets:
+    """The sockets to all shards. One thread at a time uses it; `Poller` decides which.
 
     `submitted` are operations that have not begun. Before a thread waits for descriptors it asks `unread`, as their
-    signs may have been cleared; `notice` wakes it where a message comes without a descriptor. `changes` counts
-    descriptors that came or went: what polls them has to register them again. `has_more`: there is more to be done at
-    once than the last call has done.
+    signs may have been cleared. `changes` counts sockets that were opened or closed: what polls them has to register
+    them again. `has_more`: the last `send` left frames, which the next one may send.
     """
 
-    def __init__(self, core: ClientCore, memory: ClientMemory) -> None:
-        self.core = core
+    def __init__(
+        self,
+        core: ClientCore,
+        memory: ClientMemory,
+        endpoints: Sequence[str],
+        keys: Sequence[tuple[CurveKeys, str]] = (),
+    ) -> None:
+        """`keys`: the client's, and each shard's public one, where links are encrypted."""
         self.submitted: deque[Operation] = deque()
-        self.working: Any = threading.RLock()  # It knows whether this thread holds it.
-        self.threads: list[threading.Thread] = []
-        """The store's own: none of them waits for another to end."""
         self.changes = 0
         self.has_more = False
-        self.passed = [[0, 0] for _ in core.links]
-        """Bytes that passed the sockets to each shard, sent and received."""
-        self.notice: Callable[[], None] = lambda: None
-        """Wakes a thread that sleeps until messages come."""
+        self.core = core
         self._memory = memory
+        self._endpoints = tuple(endpoints)
+        self._keys = dict(enumerate(keys))
+        self._context = zeromq_context()
+        self._sockets: dict[int, LinkSocket] = {}
+        self._unshared: set[int] = set()
+        """Shards that are not offered the client's memory: what one has answered could not be used."""
+        self.passed = [[0, 0] for _ in self._endpoints]
+        """Bytes that passed the sockets to each shard, sent and received."""
 
     def begin(self, now: float) -> None:
         """Begins what was submitted, of much some of it. An operation is taken out once it has begun: whatever is
@@ -250,68 +256,6 @@ class Transport:
             except ValueError:
                 pass  # The same.
             now = time.monotonic()
-
-    def receive(self, readable: Readable, now: float) -> None:
-        """Reads what has come."""
-        raise NotImplementedError
-
-    def advance(self, now: float) -> None:
-        """Checks deadlines and connections, then sends. It follows `receive`, so that urgent slices go first."""
-        if now >= self.core.tick_at:
-            self.core.tick(now)
-        self.send(now)
-
-    def send(self, now: float, most: float = math.inf) -> None:
-        """Sends each shard at most `most` bytes of frames, or one slice that is larger. Ends no future."""
-        raise NotImplementedError
-
-    def end_futures(self) -> None:
-        """Ends the futures of operations that have ended."""
-        self.core.end_futures()
-
-    def unread(self) -> bool:
-        """Whether a message is there that no descriptor announces any more."""
-        raise NotImplementedError
-
-    def watch(self, also: int) -> select.poll:
-        """Polls all descriptors, and `also`."""
-        poll = select.poll()
-        poll.register(also, select.POLLIN)
-        return poll
-
-    def close(self, reason: str) -> None:
-        """Fails open operations for that reason, and queues a Bye. `release` follows, then `core.end_futures`."""
-        core = self.core
-        with suppress(IndexError):  # Who submits to a client that is being closed may take its operation back.
-            while operation := self.submitted[0]:
-                core.outcomes.append((operation, None, StoreClosedError(f"{core.name_of(operation)}: {reason}")))
-                with suppress(ValueError):  # The same.
-                    self.submitted.remove(operation)
-        core.close(reason)
-
-    def release(self) -> None:
-        """Closes everything."""
-        self._memory.close()
-
-
-class ClientSockets(Transport):
-    """The sockets to all shards."""
-
-    def __init__(
-        self,
-        core: ClientCore,
-        memory: ClientMemory,
-        endpoints: Sequence[str],
-        keys: Sequence[tuple[CurveKeys, str]] = (),
-    ) -> None:
-        """`keys`: the client's, and each shard's public one, where links are encrypted."""
-        super().__init__(core, memory)
-        self._endpoints = tuple(endpoints)
-        self._keys = dict(enumerate(keys))
-        self._context = zeromq_context()
-        self._sockets: dict[int, LinkSocket] = {}
-        self._unshared: set[int] = set()
-        """Shards that are not offered the client's memory: what one has answered could not be used."""
 
     def receive(self, readable: Readable, now: float) -> None:
         """Reads messages, and events of connections: of each socket at least one that has come, before `advance` may
@@ -340,12 +284,17 @@ class ClientSockets(Transport):
                 self._share(shard, link_socket)
 
     def advance(self, now: float) -> None:
-        super().advance(now)
-        for link in self.core.links:
+        """Checks deadlines and connections, then sends. It follows `receive`, so that urgent slices go first."""
+        core = self.core
+        if now >= core.tick_at:
+            core.tick(now)
+        self.send(now)
+        for link in core.links:
             if link.listener:
                 self._offer(link)
 
     def send(self, now: float, most: float = math.inf) -> None:
+        """Sends each shard at most `most` bytes of frames, or one slice that is larger. Ends no future."""
         core = self.core
         self.has_more = core.acknowledges_at_once = False
         for link in core.links:
@@ -361,17 +310,18 @@ class ClientSockets(Transport):
                         break
 
     def end_futures(self) -> None:
-        """What has failed is read no more: its connection is closed before, where libzmq may have large parts of it."""
+        """Ends the futures of operations that have ended. What has failed is read no more: its connection is closed
+        before, where libzmq may have large parts of it."""
         core = self.core
         core.fail_pulls()
         while core.to_close:
             shard = core.to_close.pop()
             core.disconnected(shard, time.monotonic())
             self._drop(shard, 0)
-        super().end_futures()
+        core.end_futures()
 
     def unread(self) -> bool:
-        """Asks every socket that was used."""
+        """Whether a message is there that no descriptor announces any more. Asks every socket that was used."""
         found = False
         for link_socket in self._sockets.values():
             if link_socket.is_unread:
@@ -380,7 +330,9 @@ class ClientSockets(Transport):
         return found
 
     def watch(self, also: int) -> select.poll:
-        poll = super().watch(also)
+        """Polls the descriptors of all sockets, and `also`."""
+        poll = select.poll()
+        poll.register(also, select.POLLIN)
         for link_socket in self._sockets.values():
             poll.register(link_socket.fd, select.POLLIN)
             poll.register(link_socket.monitor_fd, select.POLLIN)
@@ -388,13 +340,23 @@ class ClientSockets(Transport):
                 poll.register(link_socket.handover.fileno(), select.POLLIN)
         return poll
 
+    def close(self, reason: str) -> None:
+        """Fails open operations for that reason, and queues a Bye. `release` follows, then `core.end_futures`."""
+        core = self.core
+        with suppress(IndexError):  # Who submits to a client that is being closed may take its operation back.
+            while operation := self.submitted[0]:
+                core.outcomes.append((operation, None, StoreClosedError(f"{core.name_of(operation)}: {reason}")))
+                with suppress(ValueError):  # The same.
+                    self.submitted.remove(operation)
+        core.close(reason)
+
     def release(self) -> None:
         """Sends the Byes, and closes everything."""
         self.send(time.monotonic())
         for shard in list(self._sockets):
             self._drop(shard, GOODBYE_MS)
         self._context.destroy(0)  # With what a signal's handler has kept from being closed.
-        super().release()
+        self._memory.close()
 
     def _reopen(self, link: ClientLink) -> None:
         link.reopen = False

@@ -16,7 +16,7 @@ from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import LinkState
 from weft_kvstore.client.operation import LocalOperation
 from weft_kvstore.client.poller import Poller
-from weft_kvstore.client.sockets import ClientSockets, Transport
+from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.compression import reassigned, residual_array, slot_of
 from weft_kvstore.description.check import CurveKeyError
 from weft_kvstore.description.records import StoreDescription
@@ -51,9 +51,7 @@ class StoreClient(StoreCalls):
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
         endpoints: Sequence[str] | None = None,
         curve_keys: CurveKeys | None = None,
-        transport: Callable[[ClientCore, ClientMemory], Transport] | None = None,
     ) -> None:
-        """`transport`: instead of sockets to the endpoints."""
         keys = _keys_for(description, curve_keys)
         super().__init__(description, slot)
         self._slots = {key.key: key.slots for key in description.keys}
@@ -72,12 +70,8 @@ class StoreClient(StoreCalls):
             memory=self._memory.arena,
         )
         self.failed = self._core.failed
-        self._transport = (
-            ClientSockets(self._core, self._memory, self._endpoints, keys)
-            if transport is None
-            else transport(self._core, self._memory)
-        )
-        self._poller = Poller(self._transport, f"weft-store-slot-{slot}")
+        self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
+        self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
         self.hand_to(self._poller.submit, self._poller)
 
     def close(self) -> None:
@@ -136,7 +130,7 @@ class StoreClient(StoreCalls):
         """Counts of this moment; they may move while they are read."""
         links = tuple(self._link_statistics(shard) for shard in range(len(self._endpoints)))
         return ClientStatistics(
-            operations=len(self._core.open) + len(self._transport.submitted),
+            operations=len(self._core.open) + len(self._sockets.submitted),
             links=links,
             rows_pushed=self._core.rows_pushed,
             rows_pulled=self._core.rows_pulled,
@@ -145,7 +139,7 @@ class StoreClient(StoreCalls):
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._core.links[shard]
-        sent, received = self._transport.passed[shard]
+        sent, received = self._sockets.passed[shard]
         return LinkStatistics(
             bytes_sent=sent,
             bytes_received=received,

@@ -160,7 +160,7 @@ class KVStore(RowCalls):
         """Another slot of a local store, which counts its own steps. With `step` it counts anew from there, as a
         process that takes the slot over. Closing it closes nothing. Raises ValueError."""
         self._process.check()
-        if not isinstance(self._store, LocalSlot | LocalStore):
+        if not isinstance(self._store, LocalSlot):
             raise StoreError(f"this store is connected as slot {self.slot}; slot {slot} takes a `connect` of its own")
         slot = int(slot) if isinstance(slot, np.integer) else slot
         store, first = self._store.at_slot(slot), 0 if step is None else _whole("step", step)
@@ -561,7 +561,7 @@ class KVStore(RowCalls):
 
     def close(self) -> None:
         """Fails open calls and releases sockets and threads. Idempotent."""
-        if self._process.is_here and not isinstance(self._store, LocalSlot):
+        if self._process.is_here and type(self._store) is not LocalSlot:
             for one in [self, *self._by_slot.values()]:
                 one._traffic.close()
             self._store.close()

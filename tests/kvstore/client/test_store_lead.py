@@ -68,7 +68,7 @@ def is_led(client: StoreClient) -> bool:
 
 def has_come(client: StoreClient) -> bool:
     """Whether a shard's message waits to be read."""
-    links = client._transport._sockets.values()
+    links = client._sockets._sockets.values()
     return any(int(link.socket.get(zmq.EVENTS)) & zmq.POLLIN for link in links)
 
 
@@ -169,8 +169,8 @@ def test_what_comes_is_read_at_once_though_nobody_waits_for_it_and_nothing_is_du
         with client._poller._working:
             client._core.tick_at = math.inf
             pulled = client.pull("k0", 0)
-            client._transport.begin(0.0)
-            client._transport.send(0.0)
+            client._sockets.begin(0.0)
+            client._sockets.send(0.0)
         assert next(as_completed([pulled], WAIT_S)) is pulled
 
 
@@ -192,7 +192,7 @@ def test_calls_that_follow_one_another_are_begun_together_and_the_last_of_them_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with two_slots() as (one, other):
-        core, submitted = one._core, one._transport.submitted
+        core, submitted = one._core, one._sockets.submitted
         one.push("k0", 0, GRADIENT).result(WAIT_S)
         with without_thread(one), monkeypatch.context() as patch:
             patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
@@ -219,15 +219,15 @@ def test_a_small_push_travels_with_the_pull_that_follows_it_and_by_itself_where_
             patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
             sent = link.sent
             push = one.push("k0", 1, GRADIENT)
-            assert (link.sent, len(one._transport.submitted)) == (sent, 1)
+            assert (link.sent, len(one._sockets.submitted)) == (sent, 1)
             pull = one.pull("k0", 1)
-            assert (link.sent, len(one._transport.submitted)) == (sent + 1, 0)
+            assert (link.sent, len(one._sockets.submitted)) == (sent + 1, 0)
             assert (push.result(WAIT_S), pull.result(WAIT_S).shape) == (None, (8,))
             push = one.push("k0", 2, GRADIENT)
-            assert len(one._transport.submitted) == 1
+            assert len(one._sockets.submitted) == 1
             assert push.result(WAIT_S) is None, "who waits for it begins it"
             one.push("k0", 3, GRADIENT)
-        wait_until(lambda: not one._transport.submitted)
+        wait_until(lambda: not one._sockets.submitted)
 
 
 def test_a_small_push_that_waits_is_sent_before_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_a_small_push_that_waits_is_sent_before_a_close(monkeypatch: pytest.Monk
         with monkeypatch.context() as patch:
             patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
             push = one.push("k0", 0, GRADIENT)
-            assert len(one._transport.submitted) == 1
+            assert len(one._sockets.submitted) == 1
             one.close()
         with pytest.raises(StoreError, match="the store was closed"):
             push.result(WAIT_S)
@@ -579,7 +579,7 @@ def test_what_a_signals_handler_raises_as_the_work_begins_leaves_it_to_others(mo
             with pytest.raises(SystemExit):
                 one.pull("k0", 0)
             assert not poller._working._is_owned()
-            (begun,) = one._transport.submitted
+            (begun,) = one._sockets.submitted
         with pytest.raises(StoreClosedError, match="the store's thread failed: SystemExit: 3"):
             begun.future.result(WAIT_S)
         poller._thread.join(WAIT_S)
@@ -649,10 +649,10 @@ def test_of_many_calls_some_are_begun_before_what_has_come_is_read(monkeypatch: 
         with without_thread(one):
             with one._poller._working:
                 first, pulls = one.pull(KEYS, 0), [one.pull(KEYS, 0) for _ in range(8)]
-                one._transport.begin(0.0)
-                one._transport.send(0.0)
+                one._sockets.begin(0.0)
+                one._sockets.send(0.0)
                 wait_until(lambda: has_come(one))
-                for link in one._transport._sockets.values():
+                for link in one._sockets._sockets.values():
                     link.is_unread = True
                 one._core.tick_at = 0.0
                 del done[:]
@@ -665,7 +665,7 @@ def test_of_many_calls_some_are_begun_before_what_has_come_is_read(monkeypatch: 
 def test_a_shard_is_heard_before_it_can_be_silent() -> None:
     """Its message is read, though nothing has said that it is there, once its silence is due to be judged."""
     with two_slots() as (one, _):
-        sockets, core = one._transport, one._core
+        sockets, core = one._sockets, one._core
         with without_thread(one), one._poller._working:
             one.pull("k0", 0)
             sockets.begin(0.0)

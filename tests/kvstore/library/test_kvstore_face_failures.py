@@ -25,7 +25,7 @@ from weft_kvstore import (
 from weft_kvstore.errors import StoreClosedError
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.library.steps import Barriers
-from weft_kvstore.local import LocalTransport
+from weft_kvstore.local import LocalStore
 
 
 def refused(future: Future[None]) -> bool:
@@ -262,7 +262,7 @@ def test_of_a_closed_store_nothing_has_to_be_pushed_again(make: Make, caplog: py
 
 def test_calls_that_a_store_has_not_begun_when_it_is_closed_end_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pull has failed with the push before it when its own turn comes."""
-    monkeypatch.setattr(LocalTransport, "begin", lambda *_: None)
+    monkeypatch.setattr(LocalStore, "_round", lambda store: store._wakes.get())
     store = KVStore.local(describe({"w": zero(2)}, rule="sgd"))
     calls = [call() for _ in range(3) for call in (lambda: store.push("w", ones(2)), lambda: store.pull("w"))]
     store.close()

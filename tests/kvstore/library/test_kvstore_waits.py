@@ -8,6 +8,7 @@ import signal
 import threading
 import warnings
 from concurrent.futures import Future
+from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
@@ -115,6 +116,29 @@ def test_a_forked_child_is_told_that_a_future_of_before_never_ends(kind: str) ->
             told = found.read()
         os.waitpid(child, 0)
         assert told == (f"this store belongs to process {os.getpid()}, this is process {child}: connect after the fork")
+
+
+def test_a_signals_handler_may_wait_in_the_middle_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    with KVStore.local(describe(a_key(), rule="sgd", lr=1.0)) as store:
+        local: Any = store._store
+        wakes, waited = local._wakes, []
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            waited.append(store.push("w", np.ones(2, np.float32)).result(WAIT_S))
+
+        def interrupted(_: None) -> None:
+            monkeypatch.setattr(local, "_wakes", wakes)
+            signal.raise_signal(signal.SIGUSR1)
+            wakes.put(None)
+
+        monkeypatch.setattr(local, "_wakes", Mock(put=interrupted, get=wakes.get))
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            store.pull("w").result(WAIT_S)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert waited == [None]
+        assert store.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
 
 
 def test_a_signals_handler_may_call_barrier_in_the_middle_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_a_client_that_cannot_map_what_is_lent_has_its_payloads_as_bytes(monkeyp
     with served(keys_of(2)) as (description, _), clients_of(description, LINK) as clients:
         found = steps_of(clients, description, in_place=False)
         for client in clients:  # By now each has met every shard's answer.
-            unshared = client._transport._unshared
+            unshared = client._sockets._unshared
             wait_until(lambda unshared=unshared: len(unshared) == 2)  # type: ignore[misc]  # mypy: no such lambda
             client.pull(KEYS, 0 if not found else STEPS).result(WAIT_S)
             assert not any(link.same_host for link in client.statistics().links)
