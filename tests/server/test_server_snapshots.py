@@ -400,6 +400,15 @@ def test_what_is_decided_to_be_deleted_spares_what_the_jobs_processes_write_from
     assert world.deleted_to["job"] is None, "nobody writes any more"
 
 
+def test_steps_of_snapshots_that_an_earlier_run_was_told_of_spare_no_less_of_the_next(world: World) -> None:
+    run(world)
+    snapshot = keep(world, at=500)
+    due(world, at=50_000)
+    lose(world)
+    world.bring_to(JobState.RUNNING)
+    assert world.deleted_to["job"] == (world.lease(SHARD, 0).term, snapshot.step)
+
+
 def test_where_workers_update_the_first_of_them_writes_what_all_have(world: World) -> None:
     run(world, JobPlan.model_validate({**long().model_dump(), "update": "workers"}))
     step, _ = due(world, at=500)

@@ -297,6 +297,7 @@ class RunSnapshots:
     def abandon(self) -> None:
         """The job's processes end: nobody waits for what they were writing."""
         self._memory.last_files, self._last_is_due = {}, False
+        self._asked_of.clear()
         self._drop()
 
     def end(self, *, keep: bool = True) -> None:
@@ -425,7 +426,9 @@ class RunSnapshots:
         using = [folder for each in whole if each is not None for folder in folders_of(each)]
         if capture is not None:
             using.append(capture.folder)
-        since = None if ended else (memory.term, max([newest, *self._asked_of]))
+        # The last step may be written before it is ordered, also where the job ends sooner than was thought.
+        ordered = min(max([newest, *self._asked_of]), self._state.plan.steps - 1)
+        since = None if ended else (memory.term, ordered)
         self._out.append(TidySnapshots(self._state.job, tuple(dict.fromkeys(using)), since))
 
 
