@@ -84,6 +84,7 @@ class NpzSource:
         self._lock = threading.Lock()
         self._arrays: dict[str, Array] = {}
         self._sum_due = -math.inf
+        self._is_sum_owed = False
         self._file: BinaryIO | None = open_regular(path, roots)
         try:
             self._opened = _identity(self._file)
@@ -136,7 +137,7 @@ class NpzSource:
         """A mapped file that was cut short would end the process with SIGBUS at the first page that is gone."""
         if self._file is None:
             raise UnreadableFileError(f"{self._path!r} was closed", path=self._path)
-        if _identity(self._file) != self._opened:
+        if _identity(self._file) != self._opened or (self._is_sum_owed and time.monotonic() >= self._sum_due):
             self._look_again(self._file)
 
     def _look_again(self, file: BinaryIO) -> None:
@@ -164,6 +165,7 @@ class NpzSource:
             raise self._changed()
         self._arrays = {name: array for name, array in self._arrays.items() if members[name].offset is None}  # Loaded.
         self._archive, self._members, self._opened = archive, members, found
+        self._is_sum_owed = not is_due
         if is_due:
             now = time.monotonic()
             self._sum_due = now + max(SUMMED_S, 20 * (now - begun))

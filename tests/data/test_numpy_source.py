@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from weft_data.errors import (
     UnknownSourceError,
     UnreadableFileError,
 )
-from weft_data.numpy_source import NpzSource, open_source
+from weft_data.numpy_source import SUMMED_S, NpzSource, open_source
 from weft_data.source import Column, Description
 from weft_graph.types import DType
 
@@ -284,6 +285,27 @@ def test_a_file_that_is_written_anew_with_other_elements_is_an_error_that_says_w
     source.read(["x"], rows_of(0))
     np.savez(path, x=np.ones((4096, 2)))
     with pytest.raises(FileFormatError, match=r"other.npz' was changed while .* move a new file .* `weft resume`"):
+        source.read(["x"], rows_of(0))
+    source.close()
+
+
+def test_elements_that_changed_soon_after_the_last_check_are_seen_at_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checksums are compared once in a while, however often a file is touched; but what was touched since is then."""
+    monkeypatch.setattr("weft_data.numpy_source.SETTLE_S", 0.0)
+    path = tmp_path / "mapped.npz"
+    np.savez(path, x=np.zeros((4096, 2)))
+    source = open_source("numpy", str(path))
+    os.utime(path, (0, 0))
+    source.read(["x"], rows_of(0))
+    with path.open("r+b") as file:
+        file.seek(5000)
+        file.write(b"\xff")
+    source.read(["x"], rows_of(0))
+    now = time.monotonic()
+    monkeypatch.setattr("weft_data.numpy_source.time.monotonic", lambda: now + 2 * SUMMED_S)
+    with pytest.raises(FileFormatError, match="was changed while"):
         source.read(["x"], rows_of(0))
     source.close()
 
