@@ -7,6 +7,8 @@ import contextlib
 import math
 import os
 import select
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -48,26 +50,29 @@ class Interrupts:
     """Whether it is in use, or an interrupt came while it was about to be."""
     _handler: Callable[[int, FrameType | None], Any] | None = None
     _interrupted = False
+    _caller: FrameType | None = None
+    """Who has entered it. Once that is over, so is this, whether or not it was left."""
 
     def __init__(self) -> None:
         self._own = self._receive
 
     def __enter__(self) -> Interrupts:
-        # In this order, as it may come between any two lines: while there is no `_handler`, it is noted.
-        self.is_entered = True
+        # In this order, as another signal's handler may raise between any two lines.
+        self.is_entered, self._caller = True, sys._getframe(1)
         handler = _getsignal(_INTERRUPT)
         if callable(handler):
+            self._handler = handler
+            Interrupts.are_held = True
             _setsignal(_INTERRUPT, self._own)
         Interrupts.are_held = True
-        if callable(handler):
-            self._handler = handler
         return self
 
     def __exit__(self, *_: object) -> None:
-        handler, self._handler = self._handler, None
         Interrupts.are_held = False
+        handler = self._handler
         if handler is not None and _getsignal(_INTERRUPT) is self._own:  # Else the handler has set another meanwhile.
             _setsignal(_INTERRUPT, handler)
+        self._handler = self._caller = None
         interrupted, self._interrupted, self.is_entered = self._interrupted, False, False
         if interrupted and handler is not None:
             handler(_INTERRUPT, None)
@@ -84,10 +89,16 @@ class Interrupts:
             Interrupts.are_held = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if Interrupts.are_held or self._handler is None:
-            self._interrupted = True
-        else:
+        if not Interrupts.are_held and self._handler is not None:
             self._handler(number, frame)
+            return
+        within = frame
+        while within is not None and within is not self._caller:
+            within = within.f_back
+        self._interrupted = within is not None
+        if within is None:  # Another signal's handler raised while this was entered or left.
+            self.__exit__()
+            signal.raise_signal(SIGINT)
 
 
 def _in_child() -> None:

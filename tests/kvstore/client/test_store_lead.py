@@ -475,6 +475,19 @@ def test_a_handler_that_sets_another_in_its_place_is_followed_by_that() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_comes_though_another_signals_handler_raised_before_interrupts_were_let_through_again() -> None:
+    before, interrupts = signal.getsignal(signal.SIGINT), Interrupts()
+
+    def broken_off() -> None:
+        interrupts.__enter__()  # Nobody calls `__exit__`.
+
+    broken_off()
+    assert Interrupts.are_held
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert (Interrupts.are_held, signal.getsignal(signal.SIGINT)) == (False, before)
+
+
 def test_a_child_that_a_thread_forks_has_its_own_main_thread_and_the_handler_of_sigint() -> None:
     """Also where the main thread of the parent has it kept back: nobody in the child would ever let it through."""
     codes: list[int] = []
