@@ -12,8 +12,7 @@ import resource
 import socket
 import sys
 import threading
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import zmq
@@ -169,26 +168,46 @@ class Wakeup:
 # --- A thread for callbacks, which are the user's ---------------------------------------------------------------------
 
 
+IDLE_S: Final = 0.2
+"""So long a thread of callbacks waits for the next ones. A program that closes no store ends so much later."""
+
+
 class Callbacks:
-    """Runs the callbacks of futures that have ended, one after the other, on a thread that begins with the first.
-    Python waits for it before the program ends."""
+    """Runs the callbacks of futures that have ended, one after the other, on a thread of their own, which begins when
+    there are some. Python waits for it before the program ends. No lock is waited for: a signal's handler may come at
+    any time, and may end futures too."""
 
     def __init__(self, name: str) -> None:
-        self._ended: deque[Any] = deque()
-        self._executor = ThreadPoolExecutor(1, name)
+        self._name = name
+        self._ended: SimpleQueue[Any] = SimpleQueue()
+        self._running = threading.Lock()
+        self._idle_s = IDLE_S
 
     def add(self, future: Any) -> None:
-        """It has ended."""
-        self._ended.append(future)
-        try:
-            self._executor.submit(self._run)
-        except RuntimeError:  # The store is closed, or the process may have no more threads.
-            self._run()
+        """It has ended. Where the process may have no more threads, its callbacks wait for the next one's."""
+        self._ended.put(future)
+        if not self._running.locked():
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._run, name=self._name, daemon=False).start()
 
     def close(self) -> None:
-        """What is added from now on runs at once."""
-        self._executor.shutdown(wait=False)
+        """From now on the thread ends when there are none."""
+        self._idle_s = 0.0
+        self._ended.put(None)
 
     def _run(self) -> None:
-        with contextlib.suppress(IndexError):
-            self._ended.popleft().call_back()
+        while not self._ended.empty() and self._running.acquire(blocking=False):
+            try:
+                while True:
+                    if (future := self._ended.get(timeout=self._idle_s)) is not None:
+                        self._call_back(future)
+            except Empty:
+                pass
+            finally:
+                self._running.release()
+
+    def _call_back(self, future: Any) -> None:
+        try:
+            future.call_back()
+        except BaseException:  # noqa: BLE001  # What is no Exception, as SystemExit, ends this callback alone.
+            _log.exception("a callback of %r failed", future)

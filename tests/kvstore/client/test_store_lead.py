@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -307,16 +308,30 @@ def test_callbacks_run_on_a_thread_of_their_own_and_may_wait() -> None:
         assert told == [False, (8,)]
 
 
-def test_callbacks_run_where_a_future_ends_if_the_process_may_have_no_more_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_callbacks_wait_for_a_thread_if_the_process_may_have_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     with two_slots() as (one, _):
-        monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        told: list[None] = []
-        pushed = one.push("k0", 0, GRADIENT)
-        pushed.add_done_callback(lambda future: told.append(future.result()))
-        pushed.result(WAIT_S)
-        wait_until(lambda: told == [None])
+        told: list[str] = []
+
+        def call(key: str) -> None:
+            pushed = one.push(key, 0, GRADIENT)
+            pushed.add_done_callback(lambda _: told.append(key))
+            pushed.result(WAIT_S)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+            call("k0")
+        call("k1")
+        wait_until(lambda: told == ["k0", "k1"])
+
+
+def test_a_callback_that_ends_its_thread_takes_no_other_along() -> None:
+    with two_slots() as (one, _):
+        told: list[str] = []
+        with one._poller._working:  # All end together.
+            calls = [one.push(key, 0, GRADIENT) for key in ("k0", "k1")]
+            calls[0].add_done_callback(lambda _: sys.exit())
+            calls[1].add_done_callback(lambda _: told.append("k1"))
+        wait_until(lambda: told == ["k1"])
 
 
 def test_the_clients_own_thread_works_while_a_callback_runs() -> None:

@@ -278,18 +278,23 @@ LAST_CALLBACK = """
 import numpy as np
 from weft_kvstore import KVStore, describe
 
-with KVStore.local(describe({"w": np.zeros(4, np.float32)}, rule="sgd", lr=1.0)) as store:
-    done = store.init("w", np.zeros(4, np.float32))
-    done.add_done_callback(lambda future: print(input(), future.result()))
-    done.result()
+def next(future):
+    print(input())
+    store.push("w", np.ones(4, np.float32)).add_done_callback(last)
+
+def last(future):
+    print(store.pull("w").result())
+
+store = KVStore.local(describe({"w": np.zeros(4, np.float32)}, rule="sgd", lr=1.0))
+store.init("w", np.zeros(4, np.float32)).add_done_callback(next)
 print("the end", flush=True)
 """
 
 
-def test_a_program_ends_once_its_callbacks_have() -> None:
+def test_a_program_ends_once_its_callbacks_have_and_those_of_the_calls_that_they_make() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", LAST_CALLBACK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "the end\n"
-        assert process.communicate("called back", timeout=60)[0] == "called back None\n"
+        assert process.communicate("called back", timeout=60)[0] == "called back\n[-1. -1. -1. -1.]\n"
