@@ -280,13 +280,17 @@ from weft_kvstore import KVStore, describe
 
 def next(future):
     print(input())
-    store.push("w", np.ones(4, np.float32)).add_done_callback(last)
+    pushed = store.push("w", np.ones(4, np.float32))
+    pushed.add_done_callback(last)
+    pushed.result()
 
 def last(future):
     print(store.pull("w").result())
 
 store = KVStore.local(describe({"w": np.zeros(4, np.float32)}, rule="sgd", lr=1.0))
-store.init("w", np.zeros(4, np.float32)).add_done_callback(next)
+done = store.init("w", np.zeros(4, np.float32))
+done.add_done_callback(next)
+done.result()
 print("the end", flush=True)
 """
 
