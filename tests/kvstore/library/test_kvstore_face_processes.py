@@ -275,10 +275,14 @@ def test_threads_may_connect_at_once_first_thing_in_a_process() -> None:
 
 
 LAST_CALLBACK = """
+import threading
 import numpy as np
 from weft_kvstore import KVStore, describe
 
+begun = threading.Event()
+
 def next(future):
+    begun.set()
     print(input())
     pushed = store.push("w", np.ones(4, np.float32))
     pushed.add_done_callback(last)
@@ -288,9 +292,8 @@ def last(future):
     print(store.pull("w").result())
 
 store = KVStore.local(describe({"w": np.zeros(4, np.float32)}, rule="sgd", lr=1.0))
-done = store.init("w", np.zeros(4, np.float32))
-done.add_done_callback(next)
-done.result()
+store.init("w", np.zeros(4, np.float32)).add_done_callback(next)
+begun.wait()
 print("the end", flush=True)
 """
 
