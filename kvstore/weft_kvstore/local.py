@@ -22,7 +22,7 @@ from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreClosedError
+from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import OtherThread, StoreFuture
 from weft_kvstore.process import Callbacks
 from weft_kvstore.rows.memory import TablePlace
@@ -130,9 +130,11 @@ class LocalStore(LocalSlot):
         self._soon(lambda: Capture(self._job, step, captured, self._here, since=since))
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
-        """Returns when the future has ended, or after that long. Raises StoreError in a forked child, where it could
-        never end."""
+        """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a
+        forked child, and on the store's own thread, where a finalizer may run."""
         self._process.check()
+        if threading.current_thread() is self._thread:
+            raise StoreError("a finalizer came on the store's own thread, on which nobody can wait for a result")
         future.sleep(SimpleQueue(), threading.TIMEOUT_MAX if timeout_s is None else max(timeout_s, 0.0))
 
     def ended(self, future: StoreFuture[Any]) -> None:

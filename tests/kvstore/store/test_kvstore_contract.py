@@ -17,6 +17,7 @@ import pytest
 from store_cluster import WAIT_S, constant, key_of, store_of, stores_of
 from weft_kvstore.description.records import KeyDescription, Merge, StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.futures import on_end
 from weft_kvstore.local import LocalStore
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
@@ -194,6 +195,21 @@ def test_a_callback_may_wait(make: Make) -> None:
     pushed = store.push("w", 0, np.ones(4, np.float32))
     pushed.add_done_callback(lambda _: found.set_result(store.pull("w", 0).result(WAIT_S)))
     assert found.result(WAIT_S).shape == (4,)
+
+
+def test_the_thread_of_a_local_store_cannot_wait() -> None:
+    told: Future[str] = Future()
+    with LocalStore(simple(constant(key_of("w", (4,), 1), 0.0), slots=1)) as store:
+
+        def wait(_: object) -> None:
+            try:
+                store.pull("w", 0).result(WAIT_S)
+            except StoreError as error:
+                told.set_result(str(error))
+
+        on_end(store.pull("w", 1), wait)
+        store.push("w", 0, ones(4)).result(WAIT_S)
+        assert "on which nobody can wait for a result" in told.result(WAIT_S)
 
 
 def test_a_local_store_whose_shard_fails_ends_for_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
