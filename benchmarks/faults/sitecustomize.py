@@ -130,7 +130,7 @@ def in_client(module: ModuleType) -> None:
             plan.look("message", plan.messages[shard], shard, endpoint)
             message, _, _ = decode_request(parts)
             if isinstance(message, Push):
-                plan.look("step", max(step for _, _, _, step, *_ in message.runs), shard, endpoint)
+                plan.look("step", max(step for _, _, _, step, *_ in message.segments), shard, endpoint)
         return all(send(self, one) for one in noise.of(parts))
 
     def received(self: Any, *, is_readable: bool = False) -> Any:
@@ -160,7 +160,7 @@ def in_shard(module: ModuleType) -> None:
         if plan is not None and plan.points:
             message, _, _ = decode_reply(parts)
             if isinstance(message, Values):
-                plan.look("step", max(version for _, _, _, version, *_ in message.runs) - 1)
+                plan.look("step", max(version for _, _, _, version, *_ in message.segments) - 1)
         return bool(send(self, identity, parts))
 
     def received(self: Any) -> Any:
