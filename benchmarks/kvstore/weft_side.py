@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from exchange import Array, Line, Work, mark_places, take_marks, take_part
+from exchange import Array, Line, Work, arrays_in_one, mark_places, take_marks, take_part
 from store_cases import RATE, START_S, Case, case_from_json
 from weft_kvstore import KVStore, LinkSettings
 from weft_kvstore.client.store_client import StoreClient
@@ -43,7 +43,7 @@ class WeftExchange:
         elif case.rows:
             self._touch()
         else:
-            self._out = [np.zeros(shape, np.float32) for shape in case.shapes]  # As the peer, who pulls into his own.
+            self._out = arrays_in_one(case.shapes)  # As the peer, who pulls into his own.
 
     def values(self, work: Work) -> list[Array]:
         # Bytes of a comparison are not the exchange's: they are taken off again.
