@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -26,6 +27,7 @@ class Ended:
 
 def weft_kvstore(*arguments: object, **environment: str) -> Ended:
     out, errors, code = io.StringIO(), io.StringIO(), 0
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with (
         redirect_stdout(out),
         redirect_stderr(errors),
@@ -38,4 +40,6 @@ def weft_kvstore(*arguments: object, **environment: str) -> Ended:
             if isinstance(ended.code, str):  # Python itself says it then.
                 errors.write(f"{ended.code}\n")
             code = ended.code if isinstance(ended.code, int) else 1
+    for number, handler in handlers.items():  # A shard sets its own, for the rest of its process.
+        signal.signal(number, handler)
     return Ended(code, out.getvalue(), errors.getvalue())

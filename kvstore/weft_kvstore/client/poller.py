@@ -61,7 +61,8 @@ class Interrupts:
         self.is_entered, self._caller = True, sys._getframe(1)
         handler = _getsignal(_INTERRUPT)
         if callable(handler):
-            self._handler = handler
+            if handler is not self._own:  # Else it was not left: another signal's handler raised there.
+                self._handler = handler
             Interrupts.are_held = True
             _setsignal(_INTERRUPT, self._own)
         Interrupts.are_held = True
@@ -106,7 +107,7 @@ def _in_child() -> None:
     Interrupts.thread, Interrupts.are_held = threading.get_ident(), False
     handler = _getsignal(_INTERRUPT)
     while isinstance(owner := getattr(handler, "__self__", None), Interrupts):
-        handler = owner._handler
+        handler = owner._handler or signal.default_int_handler
     if callable(handler):
         _setsignal(_INTERRUPT, handler)
 

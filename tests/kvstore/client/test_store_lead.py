@@ -498,6 +498,10 @@ def test_ctrl_c_comes_though_another_signals_handler_raised_before_interrupts_we
 
     broken_off()
     assert Interrupts.are_held
+    with interrupts:
+        assert Interrupts.are_held, "what was not left is entered again"
+    assert (Interrupts.are_held, signal.getsignal(signal.SIGINT)) == (False, before)
+    broken_off()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert (Interrupts.are_held, signal.getsignal(signal.SIGINT)) == (False, before)
@@ -506,6 +510,7 @@ def test_ctrl_c_comes_though_another_signals_handler_raised_before_interrupts_we
 def test_a_child_that_a_thread_forks_has_its_own_main_thread_and_the_handler_of_sigint() -> None:
     """Also where the main thread of the parent has it kept back: nobody in the child would ever let it through."""
     codes: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
 
     def fork() -> None:
         with warnings.catch_warnings():
@@ -513,7 +518,7 @@ def test_a_child_that_a_thread_forks_has_its_own_main_thread_and_the_handler_of_
             child = os.fork()
         if not child:
             is_right = Interrupts.thread == threading.get_ident() and not Interrupts.are_held
-            os._exit(0 if is_right and signal.getsignal(signal.SIGINT) is signal.default_int_handler else 1)
+            os._exit(0 if is_right and signal.getsignal(signal.SIGINT) is before else 1)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     with Interrupts(), Interrupts():
