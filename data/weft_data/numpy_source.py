@@ -36,8 +36,8 @@ SETTLE_S = 10.0
 LOOK_S = 0.05
 
 SUMMED_S = 60.0
-"""The elements of a file that is touched again and again are compared with their checksums at most so often, or each
-20 times as long as that takes; what its headers say of them is looked at after each touch."""
+"""The least time between two comparisons of a file's elements with their checksums, if it is touched again and again;
+20 times as long as a comparison takes, if that is more. Its headers are read after each touch."""
 
 _log = logging.getLogger("weft.data")
 
