@@ -43,6 +43,11 @@ MAX_SLICES: Final = 1 << 24
 MAX_BYTES: Final = (1 << 63) - 1
 """What an array of NumPy has at most."""
 
+NO_SHARDS: Final = (
+    'shards: none; a store of processes has an endpoint for each, as shards=["tcp://127.0.0.1:5555"]; '
+    "a store within one process, KVStore.local, needs none"
+)
+
 _documents: Final[Reader[Any]] = Reader(Any)
 
 
@@ -62,14 +67,14 @@ def check_description(description: StoreDescription, *, placed: bool = True) -> 
     with np.errstate(all="ignore"):  # A first value that overflows is a problem that is found.
         problem = next(_problems(description), None)
     if problem is None and placed and not description.shards:
-        problem = "shards: none"
+        problem = NO_SHARDS
     if problem is not None:
         raise DescriptionError(problem)
 
 
 def field_first(error: str) -> str:
-    """An error of msgspec with the field before it."""
-    what, _, path = error.partition(" - at `")
+    """An error of msgspec with the field before it, and Python's words for JSON's."""
+    what, _, path = error.replace("`array`", "`list`").replace("`object`", "`mapping`").partition(" - at `")
     field = path.rstrip("`").rpartition("`")[2].removeprefix("$").removeprefix(".") or "description"
     return f"{field}: {what[:1].lower()}{what[1:]}"
 

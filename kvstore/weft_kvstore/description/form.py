@@ -20,7 +20,7 @@ from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.spelling import did_you_mean
-from weft_kvstore.description.check import DescriptionError, check_description, compiled_once, field_first
+from weft_kvstore.description.check import NO_SHARDS, DescriptionError, check_description, compiled_once, field_first
 from weft_kvstore.description.records import (
     DTYPES,
     MAX_SLOTS,
@@ -206,7 +206,7 @@ def _record(document: Mapping[str, Any]) -> StoreDescription:
         else:
             known = ["key", *(of_key.name for of_key in dataclasses.fields(Key))]
         error += did_you_mean(what.split("`")[1], known) or f"; known are {', '.join(known)}"
-    elif field == "keys" and what.endswith("got `object`"):
+    elif field == "keys" and what.endswith("got `mapping`"):
         error = 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
     raise DescriptionError(error)
 
@@ -432,8 +432,7 @@ def placed_description(path: Path) -> StoreDescription:
     """The description in a file, as shards can serve it. Raises OSError, and DescriptionError, which says where."""
     description = read_description(path)
     if not description.shards:
-        example = 'shards = ["tcp://127.0.0.1:5555"]'
-        raise DescriptionError(f"{path}: shards: none; a store of processes has an endpoint for each, as in {example}")
+        raise DescriptionError(f"{path}: {NO_SHARDS}")
     return description
 
 

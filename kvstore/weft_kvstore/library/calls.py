@@ -58,7 +58,7 @@ class RowCalls:
         return self._steps.push(call, names, step, arrays, partial(self._send, sent, priority=priority))
 
     def set_rows(self, key: UserKey | UserKeys, ids: Any, rows: Any, *, version: int) -> Future[None]:
-        """`set` of rows of a table."""
+        """`set` of rows of a table; of an id that is there twice the last row counts."""
         call = "set_rows"
         sent, names, arrays, _ = self._tables(call, key, ids, rows, sends=True)
         return self._steps.set(call, names, version, arrays, partial(self._send, sent, kind=PayloadKind.VALUE))
