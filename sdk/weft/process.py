@@ -127,11 +127,13 @@ class Process:
         return f"{self.ending}; the end of {self.command.log}:\n{tail}"
 
     def notice_of_death(self, most: int) -> str:
-        """How it ended, where its log is, and at most so many lines of it, set in, that may be about this end."""
+        """How it ended, where its log is, and at most so many lines of it, set in, that may be about this end. None
+        where SIGKILL ended it, which leaves it no time to say why."""
         log, here = self.command.log, Path.cwd()
         shown = log.relative_to(here) if log.is_relative_to(here) else log
         full = full_disk(log.parent)  # then nothing could be written to the log
-        said = telling(self.log_tail(), most) if full is None else [full]
+        logged = [] if self.exit_code == -signal.SIGKILL else telling(self.log_tail(), most)
+        said = logged if full is None else [full]
         return "\n".join((f"{self.ending}; its log is {shown}", *(f"  {line}" for line in said)))
 
     @property

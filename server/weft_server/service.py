@@ -315,17 +315,19 @@ class Service:
         location = self.controller.limits.snapshots
         if location is None:
             return
-        if (user := self.controller.user_of(JobFolder(location, job))) is not None:
-            advice = f"wait until that has a snapshot of its own, or cancel it (weft cancel {user})"
-            raise WrongStateError(f"job {user} goes on from the snapshot of job {job}: {advice}")
-        async with self._alone(job):
+        async with self.alone(job):
+            if self._submitting:  # one of them may have been given these snapshots to go on from
+                await asyncio.wait(self._submitting.values())
+            if (user := self.controller.user_of(JobFolder(location, job))) is not None:
+                advice = f"wait until that has a snapshot of its own, or cancel it (weft cancel {user})"
+                raise WrongStateError(f"job {user} goes on from the snapshot of job {job}: {advice}")
             try:
                 await self.threads.on_snapshots(tidy, location, job, None)
             except Exception as error:  # what the library of a place raises is its own
                 raise NotRemovedError(f"the snapshots of job {job} cannot be deleted: {error}") from error
 
-    def _alone(self, job: str) -> asyncio.Lock:
-        """Held by what is done with the job's snapshots."""
+    def alone(self, job: str) -> asyncio.Lock:
+        """Held by what is done with the job's snapshots, and while another job is submitted that goes on from one."""
         return self._one_at_a_time.setdefault(job, asyncio.Lock())
 
     async def with_sizes(self, jobs: Sequence[Job]) -> list[Job]:
@@ -530,7 +532,7 @@ class Service:
     async def _on_snapshots(self, instruction: KeepSnapshot | TidySnapshots) -> None:
         error: str | None = None
         job, location = instruction.job, self.controller.limits.snapshots
-        async with self._alone(job):
+        async with self.alone(job):
             try:
                 if isinstance(instruction, KeepSnapshot):
                     await self.threads.on_snapshots(complete, job, instruction.snapshot)

@@ -45,10 +45,10 @@ def main(channel):
             raise ValueError("a rule of the user")
         case "escape":
             sys.stderr.write("\\x1b]0;owned\\x9b31m\\n")
-        case "abort":
+        case "abort" | "killed":
             print('{"event": "it aborts", "level": "error"}', file=sys.stderr, flush=True)
             channel.sendall(b'{"half of a li')
-            os.kill(os.getpid(), signal.SIGSEGV)
+            os.kill(os.getpid(), signal.SIGSEGV if job["do"] == "abort" else signal.SIGKILL)
         case "limits":
             both = lambda what: list(resource.getrlimit(getattr(resource, f"RLIMIT_{what}")))
             say(memory=both("DATA"), seconds=both("CPU"), file=both("FSIZE"), files=both("NOFILE"), core=both("CORE"),
@@ -118,6 +118,7 @@ def test_a_child_talks_with_its_daemon_and_ends_by_a_signal(forkserver: Forkserv
     [
         ("crash", f"its process ended with status {CRASHED}", "ValueError: a rule of the user"),
         ("abort", "its process was ended by SIGSEGV", "it aborts"),
+        ("killed", "its process was ended by SIGKILL; out of memory, if nobody sent it: see the system's log", ""),
     ],
 )
 def test_a_child_that_dies_is_told_by_its_cause_and_its_last_log_line_and_the_others_go_on(

@@ -147,11 +147,12 @@ def test_a_log_that_is_large_is_begun_anew_while_its_daemon_writes_to_it(
     assert [log.with_name(f"it.log.{number}").read_text() for number in (1, 2)] == ["four\n", "three\n"]
 
 
-def test_a_signal_is_named(daemon) -> None:  # type: ignore[no-untyped-def]
+def test_a_signal_is_named_and_what_was_logged_before_sigkill_is_not_told_as_its_reason(daemon) -> None:  # type: ignore[no-untyped-def]
     process = daemon(STUBBORN)
     await_line(process, "deaf")
     process.kill()
     assert "ended with signal SIGKILL" in process.obituary()
+    assert process.notice_of_death(1) == f"fake-0 ended with signal SIGKILL; its log is {process.command.log}"
 
 
 def test_a_taken_port_is_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from server_specs import plan, save_rows, spec_json
 from weft.api.agent import AgentKind, Snapshot, SnapshotDone
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.control.limits import Limits
+from weft_server.service import Service
+from weft_server.storage.snapshot_files import newest
 
 STEPS = 1_000_000
 CONTENT = b"what the shard holds"
@@ -174,6 +177,36 @@ def test_a_job_that_has_ended_is_removed_with_all_that_is_kept_of_it_and_no_othe
     assert [each["id"] for each in client.get("/v1/jobs").json()["jobs"]] == [resumed, other]
     problem = refused(submit(client, {**document, "resume": resumed}), 422, "job-refused")
     assert "left no snapshot to go on from: submit it again" in problem.errors[0].detail
+
+
+def test_a_snapshot_is_not_deleted_while_a_job_is_submitted_that_goes_on_from_it(
+    client: httpx.Client, document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = cancelled(client, document, Hand(client))
+    place = tmp_path / "server" / "snapshots" / job
+    removing, answers = threading.Event(), []
+    remove = Service.remove
+
+    async def told(service: Service, job: str) -> None:
+        removing.set()
+        await remove(service, job)
+
+    deletion = threading.Thread(target=lambda: answers.append(client.delete(f"/v1/jobs/{job}")))
+
+    def found(location: str, job: str) -> Snapshot | None:
+        snapshot = newest(location, job)
+        deletion.start()
+        assert removing.wait(DEADLINE_S)
+        return snapshot
+
+    monkeypatch.setattr(Service, "remove", told)
+    monkeypatch.setattr("weft_server.routes.beginning.newest", found)
+    resumed = submit(client, {**document, "resume": job, "snapshot_every_s": None})
+    assert resumed.status_code == 201, resumed.text
+    deletion.join(DEADLINE_S)
+    needed = refused(answers[0], 409, "wrong-state")
+    assert needed.detail.startswith(f"job {resumed.json()['id']} goes on from the snapshot of job {job}: wait until")
+    assert [each for each in place.iterdir() if each.is_dir()]
 
 
 def test_a_cancelled_job_keeps_its_snapshot_until_that_is_discarded(

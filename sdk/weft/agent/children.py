@@ -289,7 +289,10 @@ class Child:
 
     @property
     def last_logged(self) -> str:
-        """The last line of its log, once `lines` is through; of a record in JSON what it says."""
+        """The last line of its log, once `lines` is through; of a record in JSON what it says. Empty where SIGKILL
+        ended it, which leaves it no time to say why."""
+        if self.status is not None and os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) == signal.SIGKILL:
+            return ""
         line = self._last_line.decode(errors="replace").strip()
         with contextlib.suppress(ValueError, KeyError, TypeError):
             line = str(json.loads(line)["event"])

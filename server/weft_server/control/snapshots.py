@@ -59,6 +59,11 @@ def name_of(folder: str) -> str:
     return folder.rstrip("/").rpartition("/")[2]
 
 
+def job_of(snapshot: Snapshot) -> str:
+    """The job that wrote it."""
+    return snapshot.folder.rstrip("/").split("/")[-2]
+
+
 def step_and_term(folder: str) -> tuple[int, int] | None:
     """What the name of a snapshot's folder says; None for another name."""
     found = re.fullmatch(r"([0-9]+)-([0-9]+)", name_of(folder))

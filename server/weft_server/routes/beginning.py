@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from weft.api.values import STATE
 from weft_graph.ir import GIVEN
 from weft_graph.rules.built_in import states_of
 from weft_graph.rules.schedule import Schedule, hyper_from_json
+from weft_server.control.snapshots import job_of
 from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import (
     JobRefusedError,
@@ -54,11 +55,12 @@ async def begun(
     value and gets none; a dry run, which is not kept, tells of that alone.
     """
     if spec.resume is not None:
-        snapshot, before = await _resumed(use, caller, spec.resume, plan)
-        told = f"goes on from step {snapshot.step} of job {spec.resume}, with all that it had then"
-        if is_other_data(plan, before):
-            told += ", but with other data: the source holds other values than when that job was submitted"
-        yield plan.model_copy(update={"resume": snapshot, "beginning": _with_end(told, plan)})
+        async with AsyncExitStack() as held:
+            snapshot, before = await _resumed(use, caller, spec.resume, plan, held)
+            told = f"goes on from step {snapshot.step} of job {spec.resume}, with all that it had then"
+            if is_other_data(plan, before):
+                told += ", but with other data: the source holds other values than when that job was submitted"
+            yield plan.model_copy(update={"resume": snapshot, "beginning": _with_end(told, plan)})
         return
     if spec.init_from is None:
         if keep:
@@ -128,8 +130,10 @@ def check_given(plan: JobPlan, names: Collection[str]) -> None:
         )
 
 
-async def _resumed(use: Context, caller: User, job: str, plan: JobPlan) -> tuple[Snapshot, JobPlan]:
-    """(the snapshot that a job goes on from, the plan of the one that wrote it)."""
+async def _resumed(
+    use: Context, caller: User, job: str, plan: JobPlan, held: AsyncExitStack
+) -> tuple[Snapshot, JobPlan]:
+    """(the snapshot that a job goes on from, the plan of the one that wrote it). Nobody deletes it while `held` is."""
     service = use.service
     try:
         state, before = (await use.job(caller, job)).state, await service.plan(job)
@@ -138,13 +142,16 @@ async def _resumed(use: Context, caller: User, job: str, plan: JobPlan) -> tuple
     if not state.is_terminal:
         raise _refused("/resume", f"job {job} {state.told}: it goes on by itself; scale it, or cancel it first")
     location = use.settings.snapshots_location
+    await held.enter_async_context(service.alone(job))
     try:
         found = None if location is None else await service.threads.on_files(newest, location, job)
     except SnapshotIncompleteError as error:
         raise _refused("/resume", f"the snapshot of job {job} cannot be used: {error}") from error
     snapshot = found
-    if snapshot is None and before.resume is not None and await service.threads.on_files(is_there, before.resume):
-        snapshot = before.resume
+    if snapshot is None and before.resume is not None:
+        await held.enter_async_context(service.alone(job_of(before.resume)))
+        if await service.threads.on_files(is_there, before.resume):
+            snapshot = before.resume
     if snapshot is None:
         ended = state is JobState.SUCCEEDED
         advice = f"begin a new job with its parameters, --init-from {job}" if ended else "submit it again"
