@@ -13,6 +13,7 @@ from typing import Any
 
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.core import ClientCore
+from weft_kvstore.client.link import LinkState
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
@@ -24,8 +25,9 @@ Parts = list[bytes]
 class Connection:
     """One TCP connection: what is on its way up to the shard and down to the client."""
 
-    def __init__(self, identity: bytes) -> None:
+    def __init__(self, identity: bytes, session: int) -> None:
         self.identity = identity
+        self.session = session
         self.up: deque[Parts] = deque()
         self.down: deque[Parts] = deque()
 
@@ -125,7 +127,8 @@ class Simulation:
         for _ in range(100):
             while self.step(choose):
                 pass
-            if all(link.state.value == "open" for client in self.clients.values() for link in client.links):
+            ended = {LinkState.OPEN, LinkState.REFUSED}
+            if all(link.state in ended for client in self.clients.values() for link in client.links):
                 return
             self.now += 0.1
 
@@ -143,10 +146,10 @@ class Simulation:
             for link in client.links:
                 link.flush(self.now)
                 place = slot, link.shard
-                if link.reopen:
-                    link.reopen = False
+                known = self.connections.get(place)
+                if link.state is LinkState.HANDSHAKE and (known is None or known.session != link.session):
                     self._identities += 1
-                    self.connections[place] = Connection(self._identities.to_bytes(4, "big"))
+                    self.connections[place] = Connection(self._identities.to_bytes(4, "big"), link.session)
                 outgoing, link.outgoing = link.outgoing, []
                 if place in self.connections:
                     for parts in outgoing:

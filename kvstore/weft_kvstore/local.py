@@ -218,7 +218,6 @@ class LocalStore(LocalSlot):
             (link,), now, identity = client.links, time.monotonic(), bytes([1]) + slot.to_bytes(4)
             client.tick(now)
             link.flush(now)
-            link.reopen = False
             outgoing, link.outgoing = link.outgoing, []
             for header, *payload in outgoing:
                 busy = True

@@ -78,6 +78,7 @@ _SILENT: Final = {
     LinkState.DOWN: "the connection is down",
     LinkState.HANDSHAKE: "the handshake has no answer",
     LinkState.OPEN: "no answer",
+    LinkState.REFUSED: "the shard refuses",
 }
 """What is known of a shard that has said nothing of a request."""
 
@@ -191,7 +192,7 @@ class ClientCore:
             return
         for shard in shards:
             link = self.links[shard]
-            if link.refused is not None or link.lost is not None:
+            if link.lost is not None:
                 self.end(operation, None, self._lost_error(link, operation))
                 return
         if self.failed and self._fails_with_push(operation):
@@ -242,7 +243,7 @@ class ClientCore:
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
         """One message of a shard. A malformed one makes the shard refused for good."""
         link = self.links[shard]
-        if link.refused is not None:
+        if link.state is LinkState.REFUSED:
             return
         try:
             message, payload, number = decode_reply(parts)
@@ -261,7 +262,7 @@ class ClientCore:
             ):
                 self.tick_at = now
         except ProtocolError as error:
-            link.refuse(f"{link.name} sent what is no message: {error}")
+            link.refuse(StoreLostError(f"{link.name} sent what is no message: {error}"))
             self.tick_at = now
 
     def _on_control(self, link: ClientLink, message: Reply, now: float) -> bool:
@@ -315,8 +316,8 @@ class ClientCore:
         if values.at:
             if link.peer_memory is not None:
                 parts = parts_at(values, link.peer_memory)
-            elif link.may_share:  # The shard's end is closed, or its memory could not be mapped.
-                link.disconnected(now)
+            elif link.welcome is not None and link.welcome.listener:
+                link.disconnected(now)  # The shard's end is closed, or its memory could not be mapped.
                 return True
             else:
                 raise ProtocolError("Values.at: the shard shares no memory")
@@ -389,7 +390,8 @@ class ClientCore:
             for operation in self.open.values():
                 operation.due_at += late_s
         for link in self.links:
-            if link.tick(now) or link.refused is not None:
+            link.tick(now)
+            if link.lost is not None:
                 for operation in [one for one in self.open.values() if link.shard in one.pending]:
                     self.end(operation, None, self._lost_error(link, operation))
         self._end_arrived(now)
@@ -443,7 +445,7 @@ class ClientCore:
             step = min([one for one in failed if one < operation.version], default=None)
             if step is not None:
                 error, text = failed[step], push_again(step, failed[step])
-                lost = next((link.trouble for link in self.links if link.refused is not None), None)
+                lost = next((link.trouble for link in self.links if link.state is LinkState.REFUSED), None)
                 if lost is not None and not lacks(error):
                     text = f"{text}; since then: {lost}"
                 operation.refusal = type(error)(f"{self.name_of(operation)}: {text}")
@@ -520,7 +522,7 @@ class ClientCore:
         for outcome in [*self._leaving]:
             operation = outcome[0]
             links = [link for link in self.links if link.reads(operation)]
-            if operation.due_at <= now or any(link.refused is not None or link.lost is not None for link in links):
+            if operation.due_at <= now or any(link.lost is not None for link in links):
                 self.to_close.update([link.shard for link in links])
                 links = []
             if not links:
@@ -539,8 +541,8 @@ class ClientCore:
         return failed
 
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
-        text = f"{self.name_of(operation)}: {link.trouble}"
-        return StoreRefusedError(text) if link.at_fault else StoreLostError(text)
+        kind = StoreRefusedError if isinstance(link.trouble, StoreRefusedError) else StoreLostError
+        return kind(f"{self.name_of(operation)}: {link.trouble}")
 
     def _end_overdue(self, now: float) -> list[int]:
         """Fails operations that are overdue. Returns those that soon will be: shards are asked what they wait for."""

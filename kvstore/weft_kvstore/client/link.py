@@ -11,6 +11,7 @@ import msgspec
 
 from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.client.operation import Operation
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.same_host.memory import SharedFrames, SharedMemory
 from weft_kvstore.settings import COPIED_BYTES, LinkSettings, is_loopback
 from weft_kvstore.wire.codec import ProtocolError, encode
@@ -78,19 +79,21 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
 # --- The life of a client's connection to one shard -------------------------------------------------------------------
 # State     | What comes                                 | Then
 # ----------|--------------------------------------------|-----------------------------------------------------
-# DOWN      | the time to try again                      | HANDSHAKE: a new socket, and a Hello on it
+# DOWN      | the time to try again                      | HANDSHAKE: a new session, its socket, and a Hello on it
 # HANDSHAKE | a fiftieth of the silence without a word   | the Hello is said again
 # HANDSHAKE | Welcome                                    | OPEN
 # HANDSHAKE | Refused: the job is not open               | DOWN: the shard is about to open it
 # HANDSHAKE | Refused: the slot is busy, no Welcome yet  | DOWN: the shard is about to forget a process that died
+# HANDSHAKE | it is broken off                           | DOWN
+# HANDSHAKE | the keys do not fit                        | REFUSED
+# OPEN      | the time of a ping                         | a Ping
 # both      | disconnected, or no Hello is known         | DOWN; the time to try again doubles
-# HANDSHAKE | the keys do not fit                        | refused, for good
-# HANDSHAKE | the handshake was broken off               | as disconnected, and the reason that it may have
-# both      | some seconds without a word                | HANDSHAKE: a new socket, and a Hello on it
-# any       | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries
-# any       | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome
+# both      | some seconds without a word                | HANDSHAKE, as from DOWN
+# both      | any other Refused, another boot, nonsense  | REFUSED
+# REFUSED   | anything                                   | nothing any more
 #
-# Both are HANDSHAKE and OPEN. That the shard is lost is no state of the connection: it goes on trying.
+# Both are HANDSHAKE and OPEN. `trouble` says why it is not OPEN, as far as that is known, and `lost` why operations
+# fail that the shard has a part of: after the silence without a word, until a Welcome, and in REFUSED.
 
 
 FIRST_RETRY_S: Final = 0.02
@@ -109,6 +112,11 @@ class LinkState(Enum):
     DOWN = "down"
     HANDSHAKE = "handshake"
     OPEN = "open"
+    REFUSED = "refused"
+
+
+class SlotTakenError(StoreRefusedError):
+    """Another process has the slot."""
 
 
 # --- A client's link to one shard: what is asked of it, and what is under way -----------------------------------------
@@ -117,14 +125,11 @@ class LinkState(Enum):
 
 
 class ClientLink:
-    """`reopen` asks for a new socket before what is in `outgoing` is sent; `listener` is where the client
-    and the shard can give each other their memory, until they are about to.
+    """`session` counts connections from 1: one in HANDSHAKE whose session has no socket needs one before what is in
+    `outgoing` is sent. `listener` is where the shard takes the client's memory on this connection, empty where it is
+    not given any.
 
     `requests` are pulls and barriers that are not answered, by number, in the order asked.
-
-    `lost`: why the shard cannot be asked now; None again once the same shard process welcomes this client. `refused`:
-    why it never can be; `at_fault`: the reason is this client. `end_reason`: why the last connection ended, if the
-    shard said so and it may pass; `is_taken`: another process has the slot. `session` counts connections from 1.
     """
 
     def __init__(
@@ -142,20 +147,17 @@ class ClientLink:
         self.name = f"shard {shard} at {endpoint}"
         self.state = LinkState.DOWN
         self.session = 0
-        self.lost: str | None = None
-        self.refused: str | None = None
-        self.end_reason: str | None = None
-        self.is_taken = False
-        self.at_fault = False
+        self.trouble: StoreError | None = None
+        """Also of which kind the errors of operations are: StoreRefusedError where this client is at fault."""
+        self.lost: StoreError | None = None
         self.heard = now
-        self._silence_s = settings.silence_s
-        self._renewed_after_s = settings.renewed_after_s
+        self.welcome: Welcome | None = None
+        """The last one: the shard process that it is from, and no other, has what was sent."""
+        self._settings = settings
         self._ping_s = settings.ping_s
-        self.boot = b""
-        """That of the shard process which has welcomed this client."""
         self._opened = now
-        self._kept_alive_at = now
-        self._retry_at = now
+        self._next_at = now
+        """When it tries again, or says the Hello again, or a Ping."""
         self._retry_s = FIRST_RETRY_S
         self.outbox: Outbox[SentEntry, Operation] = Outbox(settings, loopback=is_loopback(endpoint))
         self.shared = SharedFrames(memory)
@@ -164,7 +166,6 @@ class ClientLink:
         """The shard's memory, while each has the other's, if it shares any."""
         self.requests: dict[int, Operation] = {}
         self.outgoing: list[list[Buffer]] = []
-        self.reopen = False
         self.listener = b""
         self.sent = 0
         """Messages that were sent on this connection: the number of the last one."""
@@ -179,10 +180,6 @@ class ClientLink:
         self.hello = msgspec.structs.replace(hello, shard=shard)
         self._hello: list[Buffer] = []
         """The connection's first message, said again until it is answered."""
-        self.may_share = False
-        """Whether the shard may have been given the client's memory on this connection."""
-        self._repeats = False
-        """Whether the open requests are to be said again, on a new connection."""
         self.new_requests: list[Operation] = []
         """What is to be said with the next `flush`; again on each new connection, until it is answered."""
         self.acknowledge: list[int] = []
@@ -205,56 +202,55 @@ class ClientLink:
         Welcome of another connection."""
         if isinstance(message, Refused):
             code, reason = message.code, f"{self.name}: {message.reason}"
-            if code is RefusalCode.UNKNOWN_JOB or (code is RefusalCode.BUSY and not self.boot):
+            if code is RefusalCode.UNKNOWN_LINK:
                 self.disconnected(now)
-                self.end_reason, self.is_taken, self.at_fault = reason, code is RefusalCode.BUSY, not self.boot
-            elif code is RefusalCode.UNKNOWN_LINK:
-                self.disconnected(now)
+            elif code is RefusalCode.UNKNOWN_JOB:
+                self.disconnected(now, StoreLostError(reason) if self.welcome else StoreRefusedError(reason))
+            elif code is RefusalCode.BUSY and self.welcome is None:
+                self.disconnected(now, SlotTakenError(reason))
             else:
-                self.refuse(reason, at_fault=code is not RefusalCode.CLOSED)
+                self.refuse(StoreLostError(reason) if code is RefusalCode.CLOSED else StoreRefusedError(reason))
             return ()
         if message.session == self.session and self.state is LinkState.DOWN:
             return ()  # It had come, and was not read, when the connection broke.
         if message.session != self.session or self.state is not LinkState.HANDSHAKE:
             raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
-        if self.boot not in {b"", message.boot}:
-            self.refuse(f"{self.name} has started anew and has lost its values; {AFTER_LOSS}")
+        if self.welcome is not None and self.welcome.boot != message.boot:
+            self.refuse(StoreLostError(f"{self.name} has started anew and has lost its values; {AFTER_LOSS}"))
             return ()
-        self.boot = message.boot
+        self.welcome = message
         self.state = LinkState.OPEN
-        self.lost = self.end_reason = None
-        self.at_fault = self.is_taken = False
+        self.lost = self.trouble = None
         self.heard = now
         self._retry_s = FIRST_RETRY_S
-        self._ping_s = min(self._ping_s, message.silence_ms / 4000)
-        if self.shared.memory is not None and message.listener:
-            self.listener, self.may_share = message.listener, True
-        self.new_requests = [*self.requests.values()]
-        self._repeats = self.session > 1
+        self._ping_s = min(self._settings.ping_s, message.silence_ms / 4000)
+        self._next_at = now + self._ping_s
+        self.listener = b"" if self.shared.memory is None else message.listener
+        self.new_requests.clear()
+        for said in request_messages(self.requests.values(), self.shard):
+            self.say(said)
+        if self.session > 1:  # What was asked on an earlier connection, and is not repeated, is not wanted any more.
+            self.say(Cancel([NO_REQUEST]))
         return self.shared.release_all()
 
-    def tick(self, now: float) -> bool:
-        """Keeps the connection alive: begins a new one, or says the Hello again, or a Ping. Whether the shard has to be
-        held for lost, at the moment it becomes so: what waits for it fails."""
-        if self.refused is not None:
-            return False
-        if now >= self._connect_at():
-            if self.state is not LinkState.DOWN:  # What was said of earlier ones is out of date.
-                self.end_reason, self.is_taken, self.at_fault = None, False, False
-            self.session += 1
-            self.state = LinkState.HANDSHAKE
-            self._opened = self._kept_alive_at = now
-            self._connect()
-        if now >= self._keepalive_at():
-            self._kept_alive_at = now
-            if self.state is LinkState.OPEN:
-                self.say(Ping())
-            else:
-                self.outgoing.append(self._hello)
-        if self.lost is not None or now - self.heard < self._silence_s:
-            return False
-        self.lost = f"{self.name} has been silent for {now - self.heard:.1f} s (it did not answer)"
-        return True
+    def tick(self, now: float) -> None:
+        """Keeps the connection alive: begins a new one, or says the Hello again, or a Ping. Finds out whether the shard
+        is lost."""
+        state = self.state
+        if state is LinkState.REFUSED:
+            return
+        is_due = now >= self._next_at
+        if (is_due and state is LinkState.DOWN) or now >= self._renewed_at():
+            self._connect(now)
+        elif is_due and state is LinkState.OPEN:
+            self._next_at = now + self._ping_s
+            self.say(Ping())
+        elif is_due:
+            self._next_at = now + self._settings.silence_s / HELLOS
+            self.outgoing.append(self._hello)
+        if self.lost is None and now - self.heard >= self._settings.silence_s:
+            self.lost = StoreLostError(f"{self.name} has been silent for {now - self.heard:.1f} s (it did not answer)")
+            self.trouble = self.trouble or self.lost
 
     def flush(self, now: float, most: float = math.inf) -> bool:
         """Puts requests, acknowledgements and as many frames as credit allows into `outgoing`, `most` bytes of frames
@@ -267,7 +263,7 @@ class ClientLink:
         if self.new_requests:
             messages = request_messages(self.new_requests, self.shard)
             self.new_requests.clear()
-            last = messages[-1] if messages and not self._repeats else None
+            last = messages[-1] if messages else None
             if frame is not None and isinstance(last, Pull):
                 is_short = outbox.shared or frame.nbytes <= CARRIES_PULL_BYTES
                 if _carries(frame, last, is_short=is_short):
@@ -275,9 +271,6 @@ class ClientLink:
                     messages.pop()
             for message in messages:
                 self.say(message)
-        if self._repeats:  # What was asked on an earlier connection, and is not repeated, is not wanted any more.
-            self.say(Cancel([NO_REQUEST]))
-            self._repeats = False
         while frame is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes
@@ -297,30 +290,47 @@ class ClientLink:
             self.say(Acknowledge(receipts))
         return False
 
-    def _connect(self) -> None:
+    def _connect(self, now: float) -> None:
         """A new connection begins, with what the last one may have lost."""
-        self.reopen = True
+        if self.state is not LinkState.DOWN:  # What was said of earlier ones is out of date.
+            self.trouble = self.lost
+        self.state = LinkState.HANDSHAKE
+        self.session += 1
+        self._opened, self._next_at = now, now + self._settings.silence_s / HELLOS
         self.new_requests.clear()
         self.acknowledge.clear()
-        self.listener, self.may_share = b"", False
+        self.listener = b""
         self.share(None, taken=False)
         for segment in self.outbox.requeue():
             if not segment.owner.ended:
                 segment.owner.segments[self.shard].append(segment)
         self.sent, self.received = 1, 0
-        hello = msgspec.structs.replace(self.hello, session=self.session, loopback=self.outbox.loopback, boot=self.boot)
+        boot, loopback = b"" if self.welcome is None else self.welcome.boot, self.outbox.loopback
+        hello = msgspec.structs.replace(self.hello, session=self.session, loopback=loopback, boot=boot)
         self._hello = encode(hello, None, self.sent)
         self.outgoing = [self._hello]
 
-    @property
-    def trouble(self) -> str | None:
-        """Why the shard does not talk with this client, as far as that is known."""
-        return self.refused or self.end_reason or self.lost
+    def disconnected(self, now: float, trouble: StoreError | None = None) -> None:
+        """The connection has broken, or could not be made; why, where that is known."""
+        if self.state not in {LinkState.DOWN, LinkState.REFUSED}:
+            self.state = LinkState.DOWN
+            self.trouble = self.lost
+            self._next_at = now + self._retry_s
+            self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
+        if self.state is LinkState.DOWN and trouble is not None:
+            self.trouble = trouble
 
-    def refuse(self, reason: str, *, at_fault: bool = False) -> None:
+    def refuse(self, trouble: StoreError) -> None:
         """The shard is given up for good."""
-        self.refused = reason
-        self.at_fault = at_fault
+        self.state = LinkState.REFUSED
+        self.trouble = self.lost = trouble
+
+    def handshake_failed(self, reason: str, now: float, *, may_pass: bool) -> None:
+        """The connection has ended in its handshake."""
+        if may_pass:
+            self.disconnected(now, StoreLostError(f"{self.name}: {reason}"))
+        else:
+            self.refuse(StoreRefusedError(f"{self.name}: {reason}"))
 
     def reads(self, operation: Operation) -> bool:
         """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no
@@ -331,22 +341,6 @@ class ClientLink:
             if number not in self.shared.frames
         )
 
-    def disconnected(self, now: float) -> None:
-        """The connection has broken."""
-        if self.state is not LinkState.DOWN:
-            self.state = LinkState.DOWN
-            self.end_reason, self.is_taken, self.at_fault = None, False, False
-            self._retry_at = now + self._retry_s
-            self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
-
-    def handshake_failed(self, reason: str, now: float, *, may_pass: bool) -> None:
-        """The connection has ended in its handshake."""
-        if may_pass:
-            self.disconnected(now)
-            self.end_reason = f"{self.name}: {reason}"
-        else:
-            self.refuse(f"{self.name}: {reason}", at_fault=True)
-
     def after_stall(self, stall_s: float, now: float) -> None:
         """This process stood still for so long: it could not hear the shard."""
         self.heard = min(self.heard + stall_s, now)
@@ -354,18 +348,13 @@ class ClientLink:
 
     def next_tick(self) -> float:
         """When `tick` has something to do again."""
-        if self.refused is not None:
+        if self.state is LinkState.REFUSED:
             return math.inf
-        lost_at = self.heard + self._silence_s if self.lost is None else math.inf
-        return min(self._connect_at(), self._keepalive_at(), lost_at)
+        lost_at = self.heard + self._settings.silence_s if self.lost is None else math.inf
+        return min(self._next_at, self._renewed_at(), lost_at)
 
-    def _connect_at(self) -> float:
-        """When the next connection is due: the time to try again, or some seconds without a word."""
-        if self.state is LinkState.DOWN:
-            return self._retry_at
-        return max(self.heard, self._opened) + self._renewed_after_s
-
-    def _keepalive_at(self) -> float:
+    def _renewed_at(self) -> float:
+        """When a connection without a word is given up."""
         if self.state is LinkState.DOWN:
             return math.inf
-        return self._kept_alive_at + (self._ping_s if self.state is LinkState.OPEN else self._silence_s / HELLOS)
+        return max(self.heard, self._opened) + self._settings.renewed_after_s

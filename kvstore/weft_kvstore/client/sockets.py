@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.core import ClientCore
-from weft_kvstore.client.link import ClientLink
+from weft_kvstore.client.link import ClientLink, LinkState
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreClosedError
@@ -56,7 +56,8 @@ _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 
 class LinkSocket:
-    """One connection; a new one is a new object. Used by one thread at a time. `passed` counts bytes sent and received.
+    """Connection number `session` of a link; a new one is a new object. Used by one thread at a time. `passed` counts
+    bytes sent and received.
 
     `fd` becomes readable when a message arrives, and any use of the socket may clear that. `is_unread` says that the
     socket was used since it was last empty, so a message may be there. `monitor_fd` is the monitor's descriptor, which
@@ -70,7 +71,9 @@ class LinkSocket:
         endpoint: str,
         keys: tuple[CurveKeys, str] | None = None,
         passed: list[int] | None = None,
+        session: int = 1,
     ) -> None:
+        self.session = session
         self.handshake_error: tuple[str, bool] | None = None
         self.handover: Handover | None = None
         """By which the shard and the client have each other's memory."""
@@ -275,11 +278,11 @@ class ClientSockets:
                         break
             if (is_due or link_socket.monitor_fd in readable) and link_socket.broke():
                 now = self.core.tick_at = time.monotonic()
-                link = self.core.links[shard]
                 if link_socket.handshake_error is None:
-                    link.disconnected(now)
+                    self.core.links[shard].disconnected(now)
                 else:
-                    link.handshake_failed(link_socket.handshake_error[0], now, may_pass=link_socket.handshake_error[1])
+                    reason, may_pass = link_socket.handshake_error
+                    self.core.links[shard].handshake_failed(reason, now, may_pass=may_pass)
             if link_socket.handover is not None and link_socket.handover.fileno() in readable:
                 self._share(shard, link_socket)
 
@@ -300,12 +303,13 @@ class ClientSockets:
         for link in core.links:
             if link.flush(now, most):
                 self.has_more = True
-            if link.reopen:
-                self._reopen(link)
-            if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
+            if link.outgoing:
                 outgoing, link.outgoing = link.outgoing, []
+                link_socket = self._sockets.get(link.shard)
+                if link.state is LinkState.HANDSHAKE and (link_socket is None or link_socket.session != link.session):
+                    link_socket = self._connect(link)
                 for parts in outgoing:
-                    if not link_socket.send(parts):
+                    if link_socket is None or not link_socket.send(parts):
                         core.disconnected(link.shard, time.monotonic())
                         break
 
@@ -358,17 +362,18 @@ class ClientSockets:
         self._context.destroy(0)  # With what a signal's handler has kept from being closed.
         self._memory.close()
 
-    def _reopen(self, link: ClientLink) -> None:
-        link.reopen = False
+    def _connect(self, link: ClientLink) -> LinkSocket | None:
+        """The socket of a connection that begins; None where there can be none now."""
         self._drop(link.shard, 0)
+        endpoint, keys, passed = self._endpoints[link.shard], self._keys.get(link.shard), self.passed[link.shard]
         try:
-            endpoint, keys = self._endpoints[link.shard], self._keys.get(link.shard)
-            self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys, self.passed[link.shard])
+            made = self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys, passed, link.session)
         except zmq.ZMQError as error:
             now = self.core.tick_at = time.monotonic()
             link.handshake_failed(str(error), now, may_pass=error.errno in _SHORTAGES)
-        else:
-            self.changes += 1
+            return None
+        self.changes += 1
+        return made
 
     def _offer(self, link: ClientLink) -> None:
         """Offers the client's memory to a shard that has just welcomed it, and may be on this host."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.core import ClientCore
-from weft_kvstore.client.link import LinkState
+from weft_kvstore.client.link import LinkState, SlotTakenError
 from weft_kvstore.client.operation import LocalOperation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
@@ -153,10 +153,10 @@ class StoreClient(StoreCalls):
             credit_bytes=link.outbox.bounds.credit_bytes,
             rate_bytes_per_s=link.outbox.bounds.bytes_per_s,
             connections=link.session,
-            welcomed=link.state is LinkState.OPEN and link.refused is None,
-            trouble=link.trouble,
-            refused=link.refused is not None,
-            taken=link.is_taken,
+            welcomed=link.state is LinkState.OPEN,
+            trouble=None if link.trouble is None else str(link.trouble),
+            refused=link.state is LinkState.REFUSED,
+            taken=isinstance(link.trouble, SlotTakenError),
             shared_bytes_sent=link.shared_bytes_sent,
             shared_bytes_received=link.shared_bytes_received,
             same_host=link.outbox.shared,

@@ -13,7 +13,9 @@ from weft_kvstore.client.link import (
     LAST_RETRY_S,
     ClientLink,
     LinkState,
+    SlotTakenError,
 )
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import Acknowledge, Hello, RefusalCode, Refused, Welcome
@@ -32,11 +34,11 @@ def link_to(settings: LinkSettings, now: float = 0.0) -> ClientLink:
 
 def due(link: ClientLink, now: float) -> set[str]:
     """What a tick does: it begins a connection, says the Hello again or a Ping, or finds the shard lost."""
-    session = link.session
+    session, lost = link.session, link.lost
     link.outgoing.clear()
-    found = {LOST} if link.tick(now) else set()
+    link.tick(now)
+    found = {LOST} if link.lost is not lost else set()
     has_begun = link.session > session
-    assert link.reopen or not has_begun
     found |= {CONNECT} if has_begun else set()
     return found | ({KEEPALIVE} if len(link.outgoing) > has_begun else set())
 
@@ -63,8 +65,13 @@ def refused(code: RefusalCode) -> Refused:
     return Refused(code, "because")
 
 
-def states(connection: ClientLink) -> tuple[LinkState, str | None, str | None, bool]:
-    return connection.state, connection.lost, connection.refused, connection.at_fault
+def troubles(connection: ClientLink) -> tuple[LinkState, str | None, type[StoreError] | None]:
+    """Its state, what is known of why it is not open, and what becomes of operations then."""
+    trouble = connection.trouble
+    return connection.state, None if trouble is None else str(trouble), None if trouble is None else type(trouble)
+
+
+LOST_TEXT = "shard 3 has been silent for 8.0 s (it did not answer)"
 
 
 def test_it_begins_down_and_is_due_at_once() -> None:
@@ -75,24 +82,23 @@ def test_it_begins_down_and_is_due_at_once() -> None:
 
 
 def test_a_welcome_opens_it() -> None:
-    assert states(opened()) == (LinkState.OPEN, None, None, False)
+    assert troubles(opened()) == (LinkState.OPEN, None, None)
 
 
 @pytest.mark.parametrize("session", [0, 2])
 def test_a_welcome_of_another_connection_changes_nothing(session: int) -> None:
     connection = handshake()
-    before = states(connection)
+    before = troubles(connection)
     with pytest.raises(ProtocolError, match=rf"Welcome.session: {session} in handshake, this is 1"):
         connection.on_handshake(welcome(session), 0.0)
-    assert states(connection) == before
+    assert troubles(connection) == before
 
 
 def test_a_welcome_that_is_read_after_its_connection_broke_changes_nothing() -> None:
     connection = handshake()
     connection.disconnected(1.0)
     connection.on_handshake(welcome(1), 1.0)
-    assert connection.state is not LinkState.OPEN
-    assert (connection.state, connection.refused) == (LinkState.DOWN, None)
+    assert connection.state is LinkState.DOWN
     assert CONNECT in due(connection, connection.next_tick())
     connection.on_handshake(welcome(2), 2.0)
     assert connection.state is LinkState.OPEN
@@ -103,41 +109,43 @@ def test_a_second_welcome_is_none() -> None:
         opened().on_handshake(welcome(1), 0.0)
 
 
-@pytest.mark.parametrize("code", [RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY])
-def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: RefusalCode) -> None:
+@pytest.mark.parametrize(
+    ("code", "kind"), [(RefusalCode.UNKNOWN_JOB, StoreRefusedError), (RefusalCode.BUSY, SlotTakenError)]
+)
+def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(
+    code: RefusalCode, kind: type[StoreError]
+) -> None:
     connection = handshake()
     connection.on_handshake(refused(code), 1.0)
-    assert states(connection) == (LinkState.DOWN, None, None, True)
+    assert troubles(connection) == (LinkState.DOWN, "shard 3: because", kind)
     assert connection.next_tick() == 1.0 + FIRST_RETRY_S
     assert due(connection, connection.next_tick()) == {CONNECT}
     connection.on_handshake(welcome(2), 1.1)
-    assert connection.state is LinkState.OPEN
-    assert states(connection) == (LinkState.OPEN, None, None, False)
+    assert troubles(connection) == (LinkState.OPEN, None, None)
 
 
 def test_why_a_shard_turned_us_away_is_told_at_once_and_until_it_says_otherwise() -> None:
     connection = handshake()
     connection.on_handshake(refused(RefusalCode.BUSY), 1.0)
-    assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
+    assert troubles(connection) == (LinkState.DOWN, "shard 3: because", SlotTakenError)
     assert LOST in due(connection, SILENCE_S)
-    assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
+    assert troubles(connection) == (LinkState.HANDSHAKE, "shard 3: because", SlotTakenError)
     connection.on_handshake(refused(RefusalCode.UNKNOWN_JOB), SILENCE_S)
-    assert (connection.trouble, connection.is_taken) == ("shard 3: because", False)
+    assert troubles(connection) == (LinkState.DOWN, "shard 3: because", StoreRefusedError)
     due(connection, SILENCE_S + 1.0)
     connection.disconnected(SILENCE_S + 1.0)  # Whatever was there is gone.
-    assert (connection.trouble, connection.at_fault) == (connection.lost, False)
+    assert troubles(connection) == (LinkState.DOWN, LOST_TEXT, StoreLostError)
     due(connection, SILENCE_S + 2.0)
     connection.on_handshake(refused(RefusalCode.BUSY), SILENCE_S + 2.0)
     due(connection, SILENCE_S + 3.0)
     connection.on_handshake(welcome(connection.session), SILENCE_S + 3.0)
-    assert connection.state is LinkState.OPEN
-    assert (connection.trouble, connection.is_taken) == (None, False)
+    assert troubles(connection) == (LinkState.OPEN, None, None)
 
 
 def test_that_the_slot_is_taken_does_not_pass_after_the_first_welcome() -> None:
     connection = opened()
     connection.on_handshake(refused(RefusalCode.BUSY), 1.0)
-    assert (connection.refused, connection.at_fault) == ("shard 3: because", True)
+    assert troubles(connection) == (LinkState.REFUSED, "shard 3: because", StoreRefusedError)
 
 
 def test_a_shard_that_was_started_anew_and_has_not_opened_the_job_yet_is_tried_again_and_says_what_it_is() -> None:
@@ -146,12 +154,12 @@ def test_a_shard_that_was_started_anew_and_has_not_opened_the_job_yet_is_tried_a
     now = 1.0 + FIRST_RETRY_S
     assert due(connection, now) == {CONNECT}
     connection.on_handshake(refused(RefusalCode.UNKNOWN_JOB), now)
-    assert (connection.trouble, connection.at_fault) == ("shard 3: because", False)
-    assert states(connection) == (LinkState.DOWN, None, None, False)
+    assert troubles(connection) == (LinkState.DOWN, "shard 3: because", StoreLostError)
     now = connection.next_tick()
     assert due(connection, now) == {CONNECT}
     connection.on_handshake(welcome(connection.session, b"c" * 16), now)
-    assert "has started anew and has lost its values" in str(connection.refused)
+    assert connection.state is LinkState.REFUSED
+    assert "has started anew and has lost its values" in str(connection.trouble)
 
 
 FINAL = {*RefusalCode} - {RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY, RefusalCode.UNKNOWN_LINK}
@@ -161,14 +169,18 @@ FINAL = {*RefusalCode} - {RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY, RefusalCode
 def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: RefusalCode) -> None:
     connection = handshake()
     connection.on_handshake(refused(code), 1.0)
-    assert (connection.refused, connection.at_fault) == ("shard 3: because", code is not RefusalCode.CLOSED)
+    kind = StoreLostError if code is RefusalCode.CLOSED else StoreRefusedError
+    assert troubles(connection) == (LinkState.REFUSED, "shard 3: because", kind)
+    connection.disconnected(2.0)
+    connection.handshake_failed("broken off", 2.0, may_pass=True)
+    assert troubles(connection) == (LinkState.REFUSED, "shard 3: because", kind)
     assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
 
 def test_a_shard_that_knows_no_hello_gets_one_on_a_new_connection() -> None:
     connection = opened()
     connection.on_handshake(refused(RefusalCode.UNKNOWN_LINK), 1.0)
-    assert states(connection) == (LinkState.DOWN, None, None, False)
+    assert troubles(connection) == (LinkState.DOWN, None, None)
     assert due(connection, 1.0 + FIRST_RETRY_S) == {CONNECT}
     assert connection.session == 2
 
@@ -235,10 +247,11 @@ def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() ->
     connection = opened()
     connection.disconnected(1.0)
     assert due(connection, SILENCE_S) == {CONNECT, LOST}
-    assert connection.lost == "shard 3 has been silent for 8.0 s (it did not answer)"
+    assert troubles(connection) == (LinkState.HANDSHAKE, LOST_TEXT, StoreLostError)
     assert LOST not in due(connection, 2 * SILENCE_S)
     connection.on_handshake(welcome(connection.session), 2 * SILENCE_S)
-    assert states(connection) == (LinkState.OPEN, None, None, False)
+    assert troubles(connection) == (LinkState.OPEN, None, None)
+    assert connection.lost is None
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -258,9 +271,8 @@ def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
     connection.disconnected(1.0)
     due(connection, 1.0 + FIRST_RETRY_S)
     connection.on_handshake(welcome(2, b"c" * 16), 1.1)
-    assert connection.state is not LinkState.OPEN
-    assert connection.refused == f"shard 3 has started anew and has lost its values; {AFTER_LOSS}"
-    assert connection.state is LinkState.HANDSHAKE
+    text = f"shard 3 has started anew and has lost its values; {AFTER_LOSS}"
+    assert troubles(connection) == (LinkState.REFUSED, text, StoreLostError)
 
 
 def test_it_pings_as_often_as_the_shard_needs() -> None:
@@ -273,7 +285,7 @@ def test_it_pings_as_often_as_the_shard_needs() -> None:
 def test_keys_that_do_not_fit_are_refused_at_once_and_for_good() -> None:
     connection = handshake()
     connection.handshake_failed("no such key", 1.0, may_pass=False)
-    assert (connection.refused, connection.at_fault) == ("shard 3: no such key", True)
+    assert troubles(connection) == (LinkState.REFUSED, "shard 3: no such key", StoreRefusedError)
     assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
 
@@ -294,8 +306,7 @@ def test_a_handshake_that_breaks_off_is_tried_again_and_says_why_until_a_connect
         if is_read_first:
             connection.disconnected(now)
         connection.handshake_failed("broken off", now, may_pass=True)
-        assert connection.trouble == "shard 3: broken off"
-        assert (connection.state, connection.refused, connection.at_fault) == (LinkState.DOWN, None, False)
+        assert troubles(connection) == (LinkState.DOWN, "shard 3: broken off", StoreLostError)
         now = again(connection)
     connection.disconnected(now)
     assert connection.trouble is None
@@ -303,8 +314,7 @@ def test_a_handshake_that_breaks_off_is_tried_again_and_says_why_until_a_connect
     connection.handshake_failed("broken off", now, may_pass=True)
     now = again(connection)
     connection.on_handshake(welcome(connection.session), now)
-    assert connection.state is LinkState.OPEN
-    assert connection.trouble is None
+    assert troubles(connection) == (LinkState.OPEN, None, None)
 
 
 def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:
@@ -312,5 +322,4 @@ def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:
     connection.disconnected(1.0)
     due(connection, connection.next_tick())
     connection.handshake_failed("no such key", 1.1, may_pass=False)
-    assert connection.refused == "shard 3: no such key"
-    assert connection.at_fault
+    assert troubles(connection) == (LinkState.REFUSED, "shard 3: no such key", StoreRefusedError)

@@ -475,7 +475,8 @@ def test_a_pull_says_what_has_become_of_the_shard_since_the_push_that_it_would_w
     simulation = Simulation(described(zero("w", (10,), 1), slots=1, shards=2), LINK)
     store, client = simulation.stores[0], simulation.clients[0]
     fails(client, store.push("w", 0, ones(10)), StoreLostError("silent"))
-    client.links[1 - next(iter(client.routing.ranges[0]))].refused = trouble
+    if trouble is not None:
+        client.links[1 - next(iter(client.routing.ranges[0]))].refuse(StoreLostError(trouble))
     pulled = store.pull("w", 1)
     client.end_futures()
     told = "step 0 has to be pushed again, with step=0; its push failed: silent"
@@ -738,12 +739,14 @@ def test_values_in_memory_that_is_not_shared_any_more_break_the_connection_and_n
     store, client = simulation.stores[0], simulation.clients[0]
     ended(simulation, store.pull("w", 0))
     link = client.links[0]
-    link.may_share = True
+    assert link.welcome is not None
+    link.welcome = msgspec.structs.replace(link.welcome, listener=b"a listener")
     client.receive(0, encode(msgspec.structs.replace(VALUES, at=[(0, 1024)])), simulation.now)
-    assert (link.refused, link.state) == (None, LinkState.DOWN)
+    assert link.state is LinkState.DOWN
     assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
     client.receive(0, encode(msgspec.structs.replace(VALUES, at=[(0, 1024)])), simulation.now)
-    assert "Values.at: the shard shares no memory" in str(link.refused)
+    assert link.state is LinkState.REFUSED
+    assert "Values.at: the shard shares no memory" in str(link.trouble)
 
 
 def refused_push(shards: int = 1) -> tuple[Simulation, ClientCore, Future[None]]:
@@ -783,10 +786,10 @@ def test_it_ends_where_its_shard_does_not_take_the_rest_too_once_the_connection_
     if how == "closed":
         client.close("the store was closed")
     elif how == "refused":
-        client.links[0].refuse("no more")
+        client.links[0].refuse(StoreRefusedError("no more"))
         client.tick_at = simulation.now
     elif how == "silent":
-        client.links[0].lost = "silent"
+        client.links[0].lost = StoreLostError("silent")
         client.tick_at = simulation.now
     else:
         simulation.now = client.tick_at = client.links[0].heard = simulation.now + LinkSettings().request_timeout_s

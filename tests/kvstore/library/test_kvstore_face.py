@@ -391,7 +391,7 @@ def test_a_wait_names_the_call_that_is_missing() -> None:
 
 
 def test_a_stale_wait_names_the_slots_that_are_behind() -> None:
-    with faces("local", describe({"w": zero(3)}, slots=2, rule="sgd", mode="stale"), timeout_s=0.1) as (store, _):
+    with faces("local", describe({"w": zero(3)}, slots=2, rule="sgd", mode="stale"), timeout_s=0.4) as (store, _):
         store.push("w", ones(3))
         store.push("w", ones(3))
         with pytest.raises(StoreTimeoutError, match="has seen 0 steps of slots 1; step 0 waits for slots 1"):
