@@ -280,6 +280,11 @@ class ArrayTraffic:
         if pool is not None:
             pool.shutdown(wait=threading.get_ident() != self._thread)
 
+    def load(self, values: list[Any]) -> None:
+        """Raises StoreError where arrays cannot be brought, as CuPy is not installed."""
+        if any(map(is_on_device, values)):
+            self._loaded()
+
     def bring(
         self, where: str, names: Sequence[str], values: list[Any], begin: Callable[[list[Array]], Future[R]]
     ) -> Future[R]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import count, repeat
+from itertools import repeat
 from typing import Any, Final, TypeGuard, TypeVar
 
 import numpy as np
@@ -56,6 +56,7 @@ Send = Callable[[list[int], list[Array]], Future[R]]
 """send(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
 
 _ON_HOST: Final = frozenset({np.ndarray})
+_NEXT: Final = (1).__add__
 
 
 class SlotSteps:
@@ -64,8 +65,9 @@ class SlotSteps:
 
     Counts a step and hands it to the store in one go, by one thread at a time, so that calls on one key keep their
     order, also from several threads and with arrays that are first copied from a GPU. Ctrl-C is delivered before or
-    after that: no step is counted that was not sent, and none sent that is not counted. A call's time does not depend
-    on how many pushes and pulls are under way.
+    after that. What another signal's handler raises meanwhile may come between: a step that is counted then has failed,
+    and is to be pushed again, whether or not it was sent. A call's time does not depend on how many pushes and pulls
+    are under way.
 
     Counting begins at `start`: a process that takes over a slot continues where the former one was. Calls raise
     StoreRefusedError for numbers that are out of range; then nothing was begun.
@@ -106,7 +108,7 @@ class SlotSteps:
         return self._counts.get(name, 0) > (self.start if name in self._counts else 0)
 
     def push(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
-        """Begins a step of each key; if it raises, it has begun none."""
+        """Begins a step of each key. If it raises StoreRefusedError, it has begun none."""
         if step is not None:
             check_number(step, f"{self._registry.call(call)}: step")
         with uninterrupted(), self._lock:
@@ -126,34 +128,34 @@ class SlotSteps:
             return self._begin(call, names, step, arrays, send)
 
     def _begin(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
-        counts = self._counts
-        before = [*map(counts.__getitem__, names)]
-        steps = before if step is None else [int(step)] * len(names)
-        again: dict[str, StoreError] = {}
+        begun = [*map(self._counts.__getitem__, names)]
+        steps = begun if step is None else [int(step)] * len(names)
         if step is not None:
-            self._count_given(call, names, int(step))
-            again = self._taken_out(names, int(step))
-        else:
-            if self._failed:
-                self._check_none_refused(call, names, before)
-            for name, begun in zip(names, before, strict=True):
-                counts[name] = begun + 1
+            self._check_given(call, names, int(step))
+        elif self._failed:
+            self._check_none_refused(call, names, begun)
+        is_here = _ON_HOST.issuperset(map(type, arrays))
+        if not is_here:
+            self._traffic.load(arrays)
         try:
-            if self._traffic.under_way or not _ON_HOST.issuperset(map(type, arrays)):
-                sent = self._bring(call, names, steps, arrays, send)
-            else:
-                sent = send(steps, arrays)
-        except BaseException:  # Nothing has left.
-            self._uncount(names, steps, before)
-            for name, error in again.items():
-                self._failed[name][steps[0]] = error
+            # One call, in the middle of which no signal's handler runs.
+            self._counts.update(zip(names, map(max, begun, map(_NEXT, steps)), strict=True))
+            if step is not None:  # It has failed no more, whenever it begins.
+                for name in names:
+                    self._failed.get(name, {}).pop(steps[0], None)
+            if self._traffic.under_way or not is_here:
+                return self._bring(call, names, steps, arrays, send)
+            return send(steps, arrays)
+        except BaseException as error:
+            detail = f"{type(error).__name__} was raised in the middle of the call: {error}"
+            self._note(names, steps, StoreError(detail))
             raise
-        return sent
 
-    def _taken_out(self, names: Sequence[str], step: int) -> dict[str, StoreError]:
-        """With what a step has failed that is pushed again: it has failed no more, whenever that begins."""
-        found = {name: self._failed[name].pop(step, None) for name in names if name in self._failed}
-        return {name: error for name, error in found.items() if error is not None}
+    def _note(self, names: Sequence[str], steps: Sequence[int], error: StoreError) -> None:
+        """Steps that were counted have failed: they may not have been sent. The client takes back what it begins."""
+        for name, step in zip(names, steps, strict=True):
+            if step < self._counts[name]:
+                self._failed.setdefault(name, {})[step] = error
 
     def _bring(self, call: str, names: Sequence[str], steps: list[int], arrays: list[Any], send: Send[R]) -> Future[R]:
         """Sends gradients once they are on the host. Where they cannot be copied or do not fit, the steps have failed;
@@ -168,14 +170,13 @@ class SlotSteps:
 
         def note(error: BaseException | None) -> None:
             if not was_sent and error is not None and not isinstance(error, StoreClosedError):
-                for name, step in zip(names, steps, strict=True):
-                    self._failed.setdefault(name, {})[step] = noted(error)
+                self._note(names, steps, noted(error))
 
         return after(self._traffic.bring(self._registry.call(call), names, arrays, begin), note)
 
-    def _count_given(self, call: str, names: Sequence[str], step: int) -> None:
-        """Counts a step that the caller has numbered. Raises StoreRefusedError for one that skips others: shards would
-        wait for those, and what compression leaves out is in later steps."""
+    def _check_given(self, call: str, names: Sequence[str], step: int) -> None:
+        """Raises StoreRefusedError for a step, numbered by the caller, that skips others: shards would wait for those,
+        and what compression leaves out is in later steps."""
         for name in names:
             begun = self._counts[name]
             if step > begun:
@@ -183,15 +184,6 @@ class SlotSteps:
                 detail = f"step {step} is ahead of step {begun}, the next of this slot"
                 other = f"; to go on where another process was, connect with step={step}" if begun == self.start else ""
                 raise StoreRefusedError(f"{where}: {detail}{other}")
-        for name in names:
-            self._counts[name] = max(self._counts[name], step + 1)
-
-    def _uncount(self, names: Sequence[str], steps: Sequence[int], before: Sequence[int]) -> None:
-        """Sets the counts back after steps that could not begin; a key of which a later step has begun keeps its
-        count."""
-        for name, step, former in zip(names, steps, before, strict=True):
-            if self._counts[name] == step + 1 and former <= step:
-                self._counts[name] = former
 
     def pull(self, call: str, names: Sequence[str], version: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         """Pulls a version of each key, by default the one after all pushed steps."""
@@ -226,27 +218,30 @@ class SlotSteps:
             first = min(self._to_end, default=self._ended)
             if last > max(begun - 1, self._ended) or (last < self._ended and last not in self._to_end):
                 raise StoreRefusedError(f"{where}: step {last}: the next to end is step {first}")
-            ended = [(one, self._to_end.pop(one)) for one in sorted(self._to_end) if one <= last]
-            for one in range(self._ended, int(last) + 1):
-                nothing = [name for name, begun in counts.items() if begun <= one]
-                counts.update(dict.fromkeys(nothing, one + 1))
-                ended.append((one, nothing))
+            ended = {
+                one: [name for name, begun in counts.items() if begun <= one]
+                for one in range(self._ended, int(last) + 1)
+            }
+            ended |= {one: names for one, names in self._to_end.items() if one <= last}
+            skipped = sorted({name for names in ended.values() for name in names if counts[name] <= last})
+            counted = dict.fromkeys(skipped, int(last) + 1)
+            # One statement, in the middle of which no signal's handler runs. From here on whatever is raised leaves
+            # them to be ended again.
+            self._counts, self._to_end = self._counts | counted, self._to_end | ended
             self._ended = max(self._ended, int(last) + 1)
-            skipped = sorted({name for _, nothing in ended for name in nothing})
-            try:
-                handed = self._traffic.bring(where, skipped, [], lambda _: hand_over(ended))
-            except BaseException:
-                self._to_end.update(ended)
-                raise
-            return after(handed, partial(self._end_ended, ended))
+            handed = self._traffic.bring(where, skipped, [], lambda _: hand_over(sorted(ended.items())))
+            handed = after(handed, partial(self._end_ended, ended))
+            for one in ended:
+                self._to_end.pop(one, None)
+            return handed
 
-    def _end_ended(self, ended: Sequence[tuple[int, list[str]]], error: BaseException | None) -> None:
+    def _end_ended(self, ended: dict[int, list[str]], error: BaseException | None) -> None:
         """If it has failed, the steps are to be ended again; that is noted before the caller's result has ended."""
         if error is not None:
             with self._lock:
                 self._to_end.update(ended)
             if isinstance(error, StoreRefusedError):
-                _log.warning("end_step has to be called again for step %d: %s", ended[0][0], error)
+                _log.warning("end_step has to be called again for step %d: %s", min(ended), error)
 
     def change(self, names: Sequence[str], step: int | None, send: Callable[[int], Future[R]]) -> Future[R]:
         """Hands over a change of these keys' numbers from a step on, which comes before the slot's pushes of that step:
@@ -403,26 +398,23 @@ class Barriers:
         self._store = store
         self._number: int | None = None
         """The next barrier's; None: the store has not said yet where the others are."""
-        self._calls = count()
-        self._outcomes: dict[int, StoreFuture[None]] = {-1: finished(None)}
+        self._last: Future[None] = finished(None)
 
     def meet(self) -> Future[None]:
         """Ends when every slot has called it as often."""
-        with uninterrupted():  # No lock: another signal's handler may call it in the middle of it.
-            call = next(self._calls)
-            before, outcome = self._outcome_of(call - 1), self._outcome_of(call)
-            met = then(finished(None) if before.done() else before, self._begin)
-            outcome.driver = driver_of(met)
-            on_end(met, partial(hand_on, outcome))
+        outcome: StoreFuture[None] = StoreFuture()
+        with uninterrupted():
+            try:
+                # No lock, but one statement: another signal's handler may call it in the middle of it.
+                before, self._last = self._last, outcome
+                met = then(finished(None) if before.done() else before, self._begin)
+                outcome.driver = driver_of(met)
+                on_end(met, partial(hand_on, outcome))
+            except BaseException as error:  # Else the next one would wait for ever.
+                if not outcome.done():
+                    outcome.set_exception(noted(error))
+                raise
         return outcome
-
-    def _outcome_of(self, call: int) -> StoreFuture[None]:
-        """Asked twice: by the call, and by the one that follows it; either may be first."""
-        made: StoreFuture[None] = StoreFuture()
-        found = self._outcomes.setdefault(call, made)
-        if found is not made:
-            del self._outcomes[call]
-        return found
 
     def _begin(self, _: None) -> Future[None]:
         if self._number is not None:

@@ -202,7 +202,7 @@ def ended(error: Exception | None = None) -> Future[None]:
     return future
 
 
-def test_a_step_that_is_pushed_again_has_failed_no_more_unless_it_cannot_begin() -> None:
+def test_a_step_that_is_pushed_again_has_failed_no_more_unless_the_call_raises() -> None:
     steps, begun, silent, far = steps_of("w"), StoreFuture[None](), StoreLostError("silent"), StoreRefusedError("far")
     for _ in range(3):
         push(steps, "w", None, begun)
@@ -213,11 +213,14 @@ def test_a_step_that_is_pushed_again_has_failed_no_more_unless_it_cannot_begin()
     for step in (0, 2):
         with pytest.raises(ZeroDivisionError):
             steps.push("push", ["w"], step, [], lambda *_: 1 // 0)
-    assert steps._failed["w"] == {0: silent, 2: far}
+    told = r"step 0 has to be pushed again, .* failed: ZeroDivisionError was raised in the middle of the call: integer"
+    with pytest.raises(StoreRefusedError, match=told):
+        push(steps, "w", None, begun)
+    push(steps, "w", 0, begun)
+    assert [*steps._failed["w"]] == [2]
     push(steps, "w", 2, begun)
-    assert steps._failed["w"] == {0: silent}
     push(steps, "w", None, begun)
-    assert steps.of("w") == 4
+    assert (steps.of("w"), steps._failed["w"]) == (4, {})
 
 
 @pytest.mark.parametrize(("error", "failed"), [(StoreError("no room"), [0]), (StoreClosedError("closed"), [])])
