@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
 from weft_kernels.rules.record import Hyper, Rule
@@ -58,97 +58,110 @@ class HyperScope:
 # --- Hyper-parameters that were changed while a job runs, each from a step on -----------------------------------------
 
 
-MERGED: Final = -1
-"""In place of the slot, of changes of several slots that have become one."""
+Numbers: TypeAlias = Mapping[str, float]
+Held: TypeAlias = dict[str, Numbers]
+"""Hyper-parameters that hold: of each key by its name in the description, and of all under the empty name."""
 
 
 class Change(NamedTuple):
-    """A slot has changed `numbers` from a step on. `held` are all that were changed and hold then."""
+    """A slot has changed `numbers` from a step on, of a key by its name in the description, or of all where that is
+    empty."""
 
     step: int
     slot: int
-    numbers: Mapping[str, float]
-    held: Mapping[str, float]
+    key: str
+    numbers: Numbers
 
 
-_step_and_slot: Final = itemgetter(0, 1)
+_step: Final = itemgetter(0)
+_order: Final = itemgetter(0, 1, 2)
 
 
 class HyperTimeline:
-    """Changes by step and slot, in order: each holds until that of a later step, or of a higher slot at the same step.
-    So the order in which slots' changes arrive means nothing.
+    """What was changed of a store's hyper-parameters, by step and slot. A change holds until that of a later step, or
+    of a higher slot at the same step. So the order in which slots' changes arrive means nothing.
 
-    `count` grows with each change, and `known_from` is the first step of which nothing is forgotten: steps before it
-    have its numbers. May be read on any thread while one other changes it: the last change is added, or replaced, in
-    `_changes`; else another list takes its place.
+    `count` grows with each change. May be read on any thread while one other changes it.
     """
 
-    __slots__ = ("_changes", "count", "known_from")
+    __slots__ = ("_description", "_kept", "_last", "_scopes", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, description: StoreDescription) -> None:
+        self._description = description
+        self._scopes: dict[tuple[str, str], HyperScope] = {}
         self.count = 0
-        self.known_from = 0
-        self._changes: list[Change] = []
+        self._kept: tuple[int, Held, list[Change]] = 0, {}, []
+        """The first step of which nothing is forgotten, what holds before it, and the changes since, in order. All of
+        it is replaced at once."""
+        self._last = self._kept, 0, self._kept[1]
+        """Of these so many changes were looked at, and what holds after them."""
 
-    def __len__(self) -> int:
-        """How many changes it keeps."""
-        return len(self._changes)
+    @property
+    def known_from(self) -> int:
+        """The first step of which nothing is forgotten; steps before it have its numbers."""
+        return self._kept[0]
 
-    def set(self, step: int, slot: int, numbers: Mapping[str, float]) -> None:
-        """A slot has these hold from `step` on."""
-        now = self._changes
-        first = last = bisect_left(now, (step, slot), key=_step_and_slot)
-        if first < len(now) and _step_and_slot(now[first]) == (step, slot):
-            last, numbers = first + 1, {**now[first].numbers, **numbers}
-        held = _over(now[first - 1].held if first else {}, numbers)
-        change = Change(step, slot, dict(numbers), held)
-        if last == len(now):
-            now[first:] = [change]
+    @property
+    def changes(self) -> Sequence[Change]:
+        return self._kept[2]
+
+    def scope(self, key: KeyDescription | None, name: str) -> HyperScope:
+        """Raises ValueError where no rule has the number."""
+        of = key.key if key is not None else "", name
+        if of not in self._scopes:
+            self._scopes[of] = HyperScope(self._description, key, name)
+        return self._scopes[of]
+
+    def set(self, step: int, slot: int, key: str, numbers: Numbers) -> None:
+        """A slot has these hold from `step` on, of a key or of all."""
+        known_from, held, now = self._kept
+        if step < known_from:
+            self._kept = known_from, {**held, key: {**numbers, **held.get(key, {})}}, now
         else:
-            changed = [change]
-            for one in now[last:]:
-                held = _over(held, one.numbers)
-                if held == one.held:
-                    break  # So do all behind it.
-                changed.append(one._replace(held=held))
-            self._changes = [*now[:first], *changed, *now[last + len(changed) - 1 :]]
+            change = Change(step, slot, key, numbers)
+            first = stop = bisect_left(now, change[:3], key=_order)
+            if first < len(now) and now[first][:3] == change[:3]:
+                change, stop = change._replace(numbers={**now[first].numbers, **numbers}), first + 1
+            self._kept = known_from, held, [*now[:first], change, *now[stop:]]
         self.count += 1
 
-    def at(self, step: int) -> Mapping[str, float]:
+    def at(self, step: int) -> Held:
         """What was changed and holds at a step."""
-        step, now = max(step, self.known_from), self._changes
-        index = bisect_right(now, step, key=itemgetter(0))
-        return now[index - 1].held if index else {}
+        kept, (of, first, held) = self._kept, self._last
+        stop = bisect_right(kept[2], step, key=_step)
+        if of is not kept or stop < first:
+            first, held = 0, kept[1]
+        if first < stop:
+            held = dict(held)
+            for one in kept[2][first:stop]:
+                held[one.key] = {**held.get(one.key, {}), **one.numbers}
+        self._last = kept, stop, held
+        return held
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
-        now = self._changes
-        index = bisect_left(now, before, key=itemgetter(0))
-        if index > 1:
-            last = now[index - 1]
-            self.known_from = last.step
-            self._changes = [Change(last.step, MERGED, last.held, last.held), *now[index:]]
+        now = self.changes
+        index = bisect_left(now, before, key=_step)
+        if index:
+            step = now[index - 1].step
+            self._kept = step, self.at(step), [*now[index:]]
 
     def keep(self, most: int, before: float = math.inf) -> None:
         """Forgets the earliest changes beyond so many, where each is of another step, and of steps before this one."""
-        if len(self._changes) > most:
-            self.forget(int(min(self._changes[1 - most].step, before)))
+        if len(self.changes) > most:
+            self.forget(int(min(self.changes[-most].step, before)))
 
-    def withdraw(self, slot: int, step: int) -> None:
-        """Drops a slot's changes from `step` on."""
-        kept = [one for one in self._changes if one.slot != slot or one.step < step]
-        if len(kept) < len(self._changes):
-            held: Mapping[str, float] = {}
-            for index, one in enumerate(kept):
-                held = _over(held, one.numbers)
-                kept[index] = one._replace(held=held)
-            self._changes = kept
-            self.count += 1
+    def withdraw(self, slot: int, first: Callable[[str], int]) -> None:
+        """Drops a slot's changes of a key, or of all, from the step on that `first` tells."""
+        known_from, held, now = self._kept
+        self._kept = known_from, held, [one for one in now if one.slot != slot or one.step < first(one.key)]
+        self.count += 1
 
-
-def _over(held: Mapping[str, float], numbers: Mapping[str, float]) -> Mapping[str, float]:
-    """What holds after a change."""
-    return numbers if held.keys() <= numbers.keys() else {**held, **numbers}
+    def of(self, key: KeyDescription, rule: Rule, *, alone: bool = True) -> KeyHyper:
+        """Those of a key under its rule; `alone`: with what was changed for this key and no other."""
+        values = {**rule.hyper, **hyper_of(self._description, key)}
+        shared = () if key.rule is not None else rule.hyper.keys() - (key.hyper or {}).keys()
+        return KeyHyper(values, key.multipliers, changed=self, shared=shared, key=key.key if alone else "")
 
 
 # --- A key's hyper-parameters: the job's numbers and schedules, what was changed since, and the key's multipliers -----
@@ -158,28 +171,27 @@ class KeyHyper:
     """`at(step)` gives the numbers for the update of that step, counted from 0.
 
     Of numbers that change the last step's are kept, since all slices of a key ask for them. A changed number takes the
-    place of the schedule from there on. What was changed for this key alone is in `own`, and stands before what was
-    changed for the whole job.
+    place of the schedule from there on. What was changed for this key alone stands before what was changed for all.
     """
 
-    __slots__ = ("_base", "_described", "_last", "_multipliers", "_schedules", "_when", "constant", "job", "own")
+    __slots__ = ("_base", "_changed", "_key", "_last", "_multipliers", "_schedules", "_shared", "_when")
 
     def __init__(
         self,
         values: Mapping[str, float | Mapping[str, Any]],
         multipliers: Mapping[str, float],
         *,
-        job: HyperTimeline | None = None,
-        described: Collection[str] = (),
-        own: HyperTimeline | None = None,
+        changed: HyperTimeline | None = None,
+        shared: Collection[str] = (),
+        key: str = "",
     ) -> None:
-        """`job` has what is changed for the whole job, but for the numbers `described`, which the key has for itself.
+        """It has the numbers `shared` as they are `changed` for all, and what is changed for its `key`, if it has one.
 
         Raises GraphFormatError for a schedule that there is not.
         """
-        self.own = HyperTimeline() if own is None else own
-        self.job = HyperTimeline() if job is None else job
-        self._described = frozenset(described)
+        self._changed = changed
+        self._shared = frozenset(shared)
+        self._key = key
         self._multipliers = dict(multipliers)
         self._schedules: dict[str, Schedule] = {
             name: schedule_from_json(value) for name, value in values.items() if isinstance(value, Mapping)
@@ -188,33 +200,19 @@ class KeyHyper:
         self._base: Hyper = {name: value * self._factor(name) for name, value in numbers.items()}
         self._last: Hyper = self._base
         self._when = (-1, 0)
-        self.constant = None if self._schedules else self._base
-        """The numbers of every step; None where there is a schedule, or once the job's numbers have changed."""
-
-    @classmethod
-    def of(
-        cls,
-        description: StoreDescription,
-        key: KeyDescription,
-        rule: Rule,
-        job: HyperTimeline,
-        own: HyperTimeline | None = None,
-    ) -> KeyHyper:
-        """Those of a key under its rule. What is changed for the job is of the store's rule, not of one of its own."""
-        values = {**rule.hyper, **hyper_of(description, key)}
-        of_job = job if key.rule is None else None
-        return cls(values, key.multipliers, job=of_job, described=key.hyper or (), own=own)
 
     def at(self, step: int) -> Hyper:
-        changes = self.job.count + self.own.count
-        if not changes and not self._schedules:
+        count = 0 if self._changed is None else self._changed.count
+        if not count and not self._schedules:
             return self._base
-        if self._when != (step, changes):
+        if self._when != (step, count):
             now = {name: schedule.at(step) for name, schedule in self._schedules.items()}
-            now |= {name: value for name, value in self.job.at(step).items() if name not in self._described}
-            now |= self.own.at(step)
+            if self._changed is not None:
+                held = self._changed.at(step)
+                now |= {name: value for name, value in held.get("", {}).items() if name in self._shared}
+                now |= held.get(self._key, {}) if self._key else {}
             self._last = {**self._base, **{name: value * self._factor(name) for name, value in now.items()}}
-            self._when = (step, changes)
+            self._when = (step, count)
         return self._last
 
     def _factor(self, name: str) -> float:

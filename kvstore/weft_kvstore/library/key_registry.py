@@ -10,12 +10,12 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import UserKey, user_keys
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.hyper import HyperScope, HyperTimeline, KeyHyper
+from weft_kvstore.hyper import HyperTimeline
 
 UserKeys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 
 CHANGES_KEPT: Final = 2048
-"""Changes of hyper-parameters that are remembered, of the job and of each key, the latest."""
+"""Changes of hyper-parameters that are remembered, the latest."""
 
 
 class KeyRegistry(Keys):
@@ -23,9 +23,7 @@ class KeyRegistry(Keys):
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
         super().__init__(description, slot)
-        self._job = HyperTimeline()
-        self._own: dict[str, HyperTimeline] = {}
-        self._scopes: dict[tuple[str | None, str], HyperScope] = {}
+        self._hyper = HyperTimeline(description)
 
     @property
     def pushed(self) -> list[str]:
@@ -42,24 +40,18 @@ class KeyRegistry(Keys):
         that have it then."""
         where = self.call("set_hyper") if key is None else self.where("set_hyper", key)
         of = None if key is None else self.known(key, "set_hyper")
-        index = None if of is None else of.key
         try:
-            if (index, name) not in self._scopes:
-                self._scopes[index, name] = HyperScope(self._description, of, name)
-            number = self._scopes[index, name].checked(self.slot, value)
+            scope = self._hyper.scope(of, name)
+            return None if of is None else of.key, scope.checked(self.slot, value), scope.names
         except ValueError as error:
             raise StoreRefusedError(f"{where}: {error}") from None
-        return index, number, self._scopes[index, name].names
 
     def hyper(self, key: object, step: int) -> dict[str, float]:
         """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError
         for a step of which that is forgotten."""
         found = self.known(key, "hyper")
-        own = self._own.get(found.key)
-        hyper = KeyHyper.of(self._description, found, rule_of(self._description, found), self._job, own)
-        at = dict(hyper.at(step))
-        # Looked at last: on another thread something may have been forgotten meanwhile.
-        first = max(hyper.job.known_from, hyper.own.known_from)
+        at = dict(self._hyper.of(found, rule_of(self._description, found)).at(step))
+        first = self._hyper.known_from  # Looked at last: on another thread something may have been forgotten meanwhile.
         if step < first:
             detail = f"what was changed before step {first} is forgotten"
             raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {detail}")
@@ -68,9 +60,8 @@ class KeyRegistry(Keys):
     def changed(self, name: str | None, step: int, numbers: Mapping[str, float]) -> None:
         """These hold from a step on, for a key of the store's or with None for all. One thread at a time may call it;
         others may ask meanwhile."""
-        timeline = self._job if name is None else self._own.setdefault(name, HyperTimeline())
-        timeline.set(step, self.slot, numbers)
-        timeline.keep(CHANGES_KEPT)
+        self._hyper.set(step, self.slot, name or "", numbers)
+        self._hyper.keep(CHANGES_KEPT)
 
     @staticmethod
     def state_of_user(given: Any, where: str) -> Mapping[str, Any]:

@@ -4,6 +4,5 @@
 and tables; what is complete is merged, the most urgent first; and answers leave as far as each client's credit allows.
 
 Read `core` (what each message does), `job_shard` (the job's buckets and tables), `merger` (what comes to them, and the
-work), `peer` (a client, and what leaves for it), `links` (how clients begin and end), `live_hyper` (hyper-parameters
-that change) and `snapshot`.
+work), `peer` (a client, and what leaves for it), `links` (how clients begin and end) and `snapshot`.
 """

@@ -349,7 +349,7 @@ class ShardCore:
         """Changes hyper-parameters. What a client repeats, since it has not heard of it, is behind later changes."""
         if message.request > peer.changed:
             try:
-                peer.shard.live.change(peer.slot, message)
+                peer.shard.change_hyper(peer.slot, message)
             except PushRefusedError as error:
                 self.links.fail(peer, message.request, FailureCode.REFUSED, str(error))
                 return

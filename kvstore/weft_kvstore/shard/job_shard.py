@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from functools import cache, partial
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -19,16 +19,16 @@ from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.update import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, BucketSpec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import PushRefusedError, StoreError
+from weft_kvstore.hyper import HyperTimeline
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
-from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding import KeySlices, routing_of
 from weft_kvstore.tables.state import AskedRows, TableState
 from weft_kvstore.tables.steps import TableSpec
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
-from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore.wire.messages import Hyper, PayloadKind
 
 # --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
 
@@ -39,6 +39,14 @@ Reason: TypeAlias = tuple[str, list[int]]
 
 def _both(some: Iterable[int], others: Collection[int]) -> list[int]:
     return [one for one in some if one in others]
+
+
+MAX_CHANGES: Final = 1 << 16
+"""Changes of hyper-parameters that are kept for each slot: for steps to come, and for keys that are behind others.
+Beyond that the earliest are forgotten, of steps that some key has applied; a key may be pushed no more."""
+
+FORGET_EVERY: Final = 16
+"""After so many changes it is looked at which ones no step asks for any more: that takes a look at every bucket."""
 
 
 # --- A job's part on one shard: what it does with each thing that comes -----------------------------------------------
@@ -78,8 +86,8 @@ class JobShard:
         self._routing = routing_of(description)
         self.buckets: dict[int, Bucket] = {}
         self.tables: dict[int, TableState] = {}
-        self.live = LiveHyper(description, self._routing, self.buckets, self.tables)
-        """The hyper-parameters, which may be changed."""
+        self.hyper = HyperTimeline(description)
+        """What slots have changed of the hyper-parameters."""
         self.end_capture: Callable[[], None] = lambda: None
         """Ends the capture that is not complete, if there is one."""
 
@@ -174,7 +182,7 @@ class JobShard:
     def _bucket_spec(self, number: int) -> BucketSpec:
         """How a bucket that is no table is updated: all of its keys as the first of them is."""
         description, bucket = self.description, self._routing.buckets[number]
-        key, part = description.keys[bucket.keys[0]], bucket.parts[self.shard]
+        key, part = self._key_of(number), bucket.parts[self.shard]
         rule = self._rule_of(key)
         by_slice = key.update is Update.RULE and not key.whole and not rule.anywhere
         return BucketSpec(
@@ -190,7 +198,7 @@ class JobShard:
         )
 
     def _table_spec(self, number: int) -> TableSpec:
-        key = self.description.keys[self._routing.buckets[number].keys[0]]
+        key = self._key_of(number)
         return TableSpec(
             **self._update_spec(number, key, self._rule_of(key)),
             key=key.key,
@@ -210,7 +218,7 @@ class JobShard:
             "mode": description.mode,
             "staleness": description.staleness if key.staleness is None else key.staleness,
             "rule": rule,
-            "hyper": self.live.numbers(key, rule),
+            "hyper": self.hyper.of(key, rule, alone=key.rows),
             "gate": self.gate,
         }
 
@@ -269,7 +277,59 @@ class JobShard:
             self.gate.replace(slot)
         for part in self.parts.values():
             part.replace(slot)
-        self.live.replace(slot)
+        self.hyper.withdraw(slot, cache(partial(self._next_step, slot)))
+
+    def change_hyper(self, slot: int, message: Hyper) -> None:
+        """A slot's hyper-parameters hold from a step on. Raises ProtocolError for what cannot be meant, and
+        PushRefusedError for one change too many."""
+        numbers = dict(zip(message.names, message.numbers, strict=False))
+        if not len(message.names) == len(message.numbers) == len(numbers):
+            raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
+        index = message.key[0] if message.key else -1
+        if not index < len(self.description.keys):
+            raise ProtocolError(f"Hyper.key: {index}, there are {len(self.description.keys)}")
+        key = None if index < 0 else self.description.keys[index]
+        for name, number in numbers.items():
+            try:
+                self.hyper.scope(key, name).checked(slot, number)
+            except ValueError as error:
+                raise ProtocolError(f"Hyper.numbers: {error}") from error
+        if key is not None and not self.contributed([index]):
+            return
+        most, count = MAX_CHANGES * self.description.slots, len(self.hyper.changes)
+        # Numbers of a step that every key has applied are asked for no more.
+        steps = [part.steps for part in self.parts.values() if part.spec.is_ruled]
+        if count >= most:
+            self.hyper.keep(max(2, most // 2), max((int(one.through.max()) for one in steps), default=0))
+        elif not (count + 1) % FORGET_EVERY:
+            self.hyper.forget(min((int(one.version.min()) for one in steps), default=0))
+        if len(self.hyper.changes) >= most:
+            raise PushRefusedError(f"{most} changes wait for their steps already")
+        self.hyper.set(message.step, slot, "" if key is None else key.key, numbers)
+        if key is not None and (bucket := self.buckets.get(self._routing.bucket_of[index])) is not None:
+            # A bucket whose keys have numbers of their own is updated key by key.
+            bucket.spec.hyper_by_key.setdefault(index, self.hyper.of(key, bucket.spec.rule))
+
+    def _next_step(self, slot: int, key: str) -> int:
+        """The first step of which nothing is in from a slot: of a key, or if that is empty of all that have the store's
+        rule."""
+        if key:
+            ranges = self.contributed([[one.key for one in self.description.keys].index(key)])
+        else:
+            ranges = {
+                number: Ranges((0, part.count))
+                for number, part in self.parts.items()
+                if part.spec.is_ruled and slot in part.spec.slots and self._key_of(number).rule is None
+            }
+        found = [0]
+        for number, some in ranges.items():
+            steps = self.parts[number].steps
+            found += [int(steps.arrived[steps.indices[slot], low:high].max()) for low, high in some]
+        return max(found)
+
+    def _key_of(self, number: int) -> KeyDescription:
+        """The first key of a bucket, as which all of its keys are updated."""
+        return self.description.keys[self._routing.buckets[number].keys[0]]
 
     def waits_for(self, wait: PullWait) -> Reason:
         """What an open pull waits for; no slot is missing where all was answered."""

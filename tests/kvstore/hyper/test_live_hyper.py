@@ -337,7 +337,7 @@ def test_a_change_that_is_repeated_on_a_new_connection_undoes_none_behind_it() -
         core.flush(0.0)
         assert [decode_reply(parts)[0] for _, parts in core.links.outgoing] == [Done([message.request])]
         core.links.outgoing = []
-        assert core.job.shard.live._job.at(0) == {"lr": rate}
+        assert core.job.shard.hyper.at(0) == {"": {"lr": rate}}
 
 
 def greeted() -> tuple[ShardCore, Hyper]:
@@ -360,7 +360,7 @@ def say(core: ShardCore, message: Message) -> list[Message]:
 
 def test_what_no_step_can_ask_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate that is set anew at every step takes no more memory than one that never is."""
-    monkeypatch.setattr("weft_kvstore.shard.live_hyper.FORGET_EVERY", 1)
+    monkeypatch.setattr("weft_kvstore.shard.job_shard.FORGET_EVERY", 1)
     choose = random.Random(1)
     simulation = Simulation(described(1, 2))
     training = Training(simulation, choose)
@@ -368,21 +368,22 @@ def test_what_no_step_can_ask_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
         simulation.finish(choose, simulation.stores[0].set_hyper({"lr": step + 1.0}, step=step))
         training.push(0)
         simulation.settle(choose)
-    assert [len(core.job.shard.live._job) for core in simulation.shards] == [2, 2]
+    assert [len(core.job.shard.hyper.changes) for core in simulation.shards] == [1, 1]
     assert summed_now(training) == sum(range(1, STEPS + 1))
 
 
 def test_a_replaced_slot_takes_no_changes_of_others_with_it() -> None:
     """Its own are taken back from a step on, also where the earliest changes, of a slot far ahead, have become one."""
-    changes = HyperTimeline()
-    changes.set(1, 0, {"lr": 7.0})
-    changes.set(5, 1, {"momentum": 0.5})
-    changes.set(9, 0, {"lr": 2.0})
-    changes.set(9, 1, {"momentum": 0.25})
-    changes.keep(2)
-    changes.withdraw(1, 3)
-    assert changes.at(8) == {"lr": 7.0, "momentum": 0.5}
-    assert changes.at(9) == {"lr": 2.0, "momentum": 0.5}
+    changes = HyperTimeline(described(2, 1))
+    changes.set(1, 0, "", {"lr": 7.0})
+    changes.set(5, 1, "", {"momentum": 0.5})
+    changes.set(9, 0, "", {"lr": 2.0})
+    changes.set(9, 1, "", {"momentum": 0.25})
+    changes.set(9, 1, "a", {"momentum": 0.125})
+    changes.keep(3)
+    changes.withdraw(1, {"": 3, "a": 10}.__getitem__)
+    assert changes.at(8) == {"": {"lr": 7.0, "momentum": 0.5}}
+    assert changes.at(9) == {"": {"lr": 2.0, "momentum": 0.5}, "a": {"momentum": 0.125}}
 
 
 @pytest.mark.parametrize("rule", ["adam", "adamw", "lamb"])
@@ -416,7 +417,7 @@ def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
     key: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order they come."""
-    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MAX_CHANGES", 5)
+    monkeypatch.setattr("weft_kvstore.shard.job_shard.MAX_CHANGES", 5)
     core, good = greeted()
     for request in range(1, 11):
         change = msgspec.structs.replace(good, request=request, step=20 - request, key=key)
@@ -429,7 +430,7 @@ def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
 
 def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate that is set at every step while one key is frozen: the earliest rates are forgotten, not refused."""
-    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MAX_CHANGES", 8)
+    monkeypatch.setattr("weft_kvstore.shard.job_shard.MAX_CHANGES", 8)
     choose = random.Random(1)
     simulation = Simulation(described(1, 2))
     store = simulation.stores[0]
@@ -440,9 +441,9 @@ def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(mon
     pulled = [store.pull(key, 40) for key in KEYS[1:]]
     simulation.finish(choose, *pulled)
     assert [rates_used(one.result(0), 1) for one in pulled] == [sum(range(1, 41))] * 3
-    timelines = [core.job.shard.live._job for core in simulation.shards]
+    timelines = [core.job.shard.hyper for core in simulation.shards]
     (earliest,) = {one.known_from for one in timelines}
-    assert [len(one) <= 8 for one in timelines] == [True, True]
+    assert [len(one.changes) <= 8 for one in timelines] == [True, True]
     thawed = store.push("a", 0, np.ones(9, np.float32))
     simulation.finish(choose, thawed, pulled := store.pull("a", 1))
     assert 30 < rates_used(pulled.result(0), 1) == earliest + 1.0, "the earliest rate that is known"
@@ -452,7 +453,7 @@ def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(mon
 def test_nor_does_a_slot_that_pushes_nothing_where_slots_go_on_by_themselves(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MAX_CHANGES", 8)
+    monkeypatch.setattr("weft_kvstore.shard.job_shard.MAX_CHANGES", 8)
     choose = random.Random(1)
     simulation = Simulation(described(2, 2, mode=mode, staleness=99))
     store = simulation.stores[0]
@@ -466,7 +467,7 @@ def test_nor_does_a_slot_that_pushes_nothing_where_slots_go_on_by_themselves(
 
 
 def test_a_change_too_many_fails_and_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MAX_CHANGES", 2)
+    monkeypatch.setattr("weft_kvstore.shard.job_shard.MAX_CHANGES", 2)
     choose = random.Random(1)
     simulation = Simulation(described(1, 2))
     changes = [simulation.stores[0].set_hyper({"lr": 2.0}, step=step) for step in (7, 8, 9)]
@@ -480,10 +481,10 @@ def test_a_change_too_many_fails_and_is_not_made_again(monkeypatch: pytest.Monke
 
 def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
     """At every line of a change another thread may read it: what was written piece by piece was an IndexError there."""
-    timeline, seen = HyperTimeline(), []
+    timeline, seen = HyperTimeline(described(1, 1)), []
     for step in range(3):
-        timeline.set(step, 0, {"lr": float(step)})
-    expected = [timeline.at(9), {"lr": 9.0}]
+        timeline.set(step, 0, "", {"lr": float(step)})
+    expected = [timeline.at(9), {"": {"lr": 9.0}}]
 
     def at_each_line(frame: FrameType, *_: object) -> Any:
         if frame.f_code.co_filename == hyper_module.__file__:
@@ -495,7 +496,7 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
     before = sys.gettrace()
     sys.settrace(at_each_line)
     try:
-        timeline.set(5, 0, {"lr": 9.0})
+        timeline.set(5, 0, "", {"lr": 9.0})
         timeline.forget(4)
     finally:
         sys.settrace(before)
@@ -505,16 +506,17 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
 
 def test_changes_of_long_ago_are_forgotten_and_said_to_be() -> None:
     registry = KeyRegistry(describe({"w": (4,), "b": (4,)}, rule="sgd", lr=0.5), 0)
-    for step in range(1, CHANGES_KEPT + 11):
+    last = CHANGES_KEPT // 2 + 10
+    for step in range(1, last + 1):
         registry.changed(None, step, {"lr": float(step)})
         registry.changed("b", step, {"lr": -float(step)})
-    assert [registry.hyper("w", step)["lr"] for step in (11, 12, 1 << 40)] == [11.0, 12.0, CHANGES_KEPT + 10]
-    assert registry.hyper("b", 11)["lr"] == -11.0
+    assert [registry.hyper("w", step)["lr"] for step in (10, 11, 1 << 40)] == [10.0, 11.0, last]
+    assert registry.hyper("b", 10)["lr"] == -10.0
     with pytest.raises(
-        StoreRefusedError, match="hyper of key 'w', step 10: what was changed before step 11 is forgotten"
+        StoreRefusedError, match="hyper of key 'w', step 9: what was changed before step 10 is forgotten"
     ):
-        registry.hyper("w", 10)
-    assert len(registry._job) == CHANGES_KEPT
+        registry.hyper("w", 9)
+    assert len(registry._hyper.changes) == CHANGES_KEPT
 
 
 def summed_now(training: Training) -> float:
@@ -523,36 +525,42 @@ def summed_now(training: Training) -> float:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 12), st.integers(0, 2), st.dictionaries(st.sampled_from("abc"), st.floats(0, 1))),
-        unique_by=lambda one: one[:2],
+        st.tuples(
+            st.integers(0, 12),
+            st.integers(0, 2),
+            st.sampled_from(["", "w"]),
+            st.dictionaries(st.sampled_from("abc"), st.floats(0, 1)),
+        ),
+        unique_by=lambda one: one[:3],
     ),
     st.integers(0, 12),
     st.integers(0, 12),
 )
 def test_a_timeline_is_what_its_changes_say_in_order_of_step_and_slot(
-    changes: list[tuple[int, int, dict[str, float]]], before: int, kept: int
+    changes: list[tuple[int, int, str, dict[str, float]]], before: int, kept: int
 ) -> None:
     """In whatever order they come; changes that slot 1 withdraws are not forgotten yet."""
-    timeline = HyperTimeline()
-    for step, slot, numbers in changes:
-        timeline.set(step, slot, numbers)
+    timeline = HyperTimeline(described(3, 1))
+    for step, slot, key, numbers in changes:
+        timeline.set(step, slot, key, numbers)
     for does in ("nothing", "forget", "withdraw"):
         if does == "forget":
             timeline.forget(before)
         elif does == "withdraw":
-            timeline.withdraw(1, max(before, kept))
+            timeline.withdraw(1, lambda _: max(before, kept))
             changes = [one for one in changes if one[1] != 1 or one[0] < max(before, kept)]
         for step in range(before, 14):
-            expected: dict[str, float] = {}
-            for first, _, numbers in sorted(changes, key=lambda one: one[:2]):
-                expected |= numbers if first <= step else {}
+            expected: dict[str, dict[str, float]] = {}
+            for first, _, key, numbers in sorted(changes, key=lambda one: one[:2]):
+                if first <= step:
+                    expected[key] = expected.get(key, {}) | numbers
             assert timeline.at(step) == expected
 
 
 def test_a_slots_later_change_of_a_step_adds_to_its_earlier_one() -> None:
-    timeline = HyperTimeline()
+    timeline = HyperTimeline(described(2, 1))
     for numbers in ({"lr": 1.0}, {"momentum": 2.0}, {"lr": 3.0}):
-        timeline.set(4, 1, numbers)
-    timeline.set(4, 0, {"lr": 5.0, "epsilon": 6.0})
-    assert timeline.at(4) == {"lr": 3.0, "momentum": 2.0, "epsilon": 6.0}
-    assert len(timeline) == 2
+        timeline.set(4, 1, "", numbers)
+    timeline.set(4, 0, "", {"lr": 5.0, "epsilon": 6.0})
+    assert timeline.at(4) == {"": {"lr": 3.0, "momentum": 2.0, "epsilon": 6.0}}
+    assert len(timeline.changes) == 2
