@@ -174,7 +174,7 @@ class KeyHyper:
     place of the schedule from there on. What was changed for this key alone stands before what was changed for all.
     """
 
-    __slots__ = ("_base", "_changed", "_key", "_last", "_multipliers", "_schedules", "_shared", "_when")
+    __slots__ = ("_base", "_changed", "_key", "_last", "_multipliers", "_schedules", "_shared", "_when", "constant")
 
     def __init__(
         self,
@@ -200,6 +200,8 @@ class KeyHyper:
         self._base: Hyper = {name: value * self._factor(name) for name, value in numbers.items()}
         self._last: Hyper = self._base
         self._when = (-1, 0)
+        self.constant = None if self._schedules else self._base
+        """The numbers of every step; None where there is a schedule, or once something was changed."""
 
     def at(self, step: int) -> Hyper:
         count = 0 if self._changed is None else self._changed.count

@@ -322,7 +322,7 @@ class BucketUpdate:
         try:
             pieces: Iterable[tuple[Hyper, int, int]]
             if rule.anywhere and not spec.hyper_by_key:
-                pieces = ((spec.hyper.at(step), 0, len(weight)),)
+                pieces = ((spec.hyper.constant or spec.hyper.at(step), 0, len(weight)),)
             else:
                 pieces = self._pieces(low, high, step)
             for hyper, begin, end in pieces:  # an error names the slices

@@ -306,6 +306,8 @@ class JobShard:
         if len(self.hyper.changes) >= most:
             raise PushRefusedError(f"{most} changes wait for their steps already")
         self.hyper.set(message.step, slot, "" if key is None else key.key, numbers)
+        for part in self.parts.values():
+            part.spec.hyper.constant = None
         if key is not None and (bucket := self.buckets.get(self._routing.bucket_of[index])) is not None:
             # A bucket whose keys have numbers of their own is updated key by key.
             bucket.spec.hyper_by_key.setdefault(index, self.hyper.of(key, bucket.spec.rule))
