@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,13 +24,21 @@ Hello once it is connected, so the one that has been silent for longest is close
 UNKNOWN_S: Final = 10.0
 """Such a connection is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""
 
+UNKNOWN_BYTES: Final = 4 << 20
+"""Such a connection is closed once it has sent more: a Hello is shorter. ZeroMQ keeps a message until its end has come,
+however long it is."""
+
+_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
+_RECEIVED: Final = struct.Struct("=128xQ")
+"""`tcpi_bytes_received` in what Linux tells of a connection."""
+
 _log = logging.getLogger("weft.shard")
 
 
 class Connections:
     """The open connections of a `router`, which is bound later, by file descriptor. Those that are no client's, as no
-    Hello was welcomed on them or the client has another since, are closed where they are too many or too old. Used by
-    the router's thread; a message costs nothing.
+    Hello was welcomed on them or the client has another since, are closed where they are too many, too old or send too
+    much. Used by the router's thread; a message costs nothing.
     """
 
     def __init__(self, router: zmq.Socket[bytes], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,6 +84,8 @@ class Connections:
         old = self._clock() - UNKNOWN_S
         while self.unknown and self.unknown[fd := next(iter(self.unknown))] < old:
             self._close(fd)
+        for fd in [fd for fd in self.unknown if fd not in self._identities and _received(fd) > UNKNOWN_BYTES]:
+            self._close(fd)
 
     def welcome(self, identity: bytes, fd: int) -> None:
         """This connection is a client's."""
@@ -108,3 +119,15 @@ class Connections:
             end = f":{name[1]}" if isinstance(name, tuple) else f"//{name}"
             if self._router.getsockopt_string(zmq.LAST_ENDPOINT).endswith(end):
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def _received(fd: int) -> int:
+    """Bytes that have come on a connection; 0 where the system does not tell."""
+    if _TCP_INFO is None:
+        return 0
+    try:
+        with socket.socket(fileno=os.dup(fd)) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
+    except OSError:  # It is closed by now, or no TCP.
+        return 0
+    return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else 0

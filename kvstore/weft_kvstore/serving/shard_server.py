@@ -34,7 +34,7 @@ from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
-from weft_kvstore.wire.codec import MAX_HEADER_BYTES
+from weft_kvstore.wire.codec import MAX_HEADER_BYTES, MAX_PARTS
 
 # --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
 
@@ -104,13 +104,15 @@ class Router:
 
     def receive(self) -> tuple[bytes, Sequence[Buffer]]:
         """A message that has come: the identity of its connection, and its parts, which nobody else has. Short ones
-        are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned."""
+        are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned. Of one
+        that has more parts than any may have only the first of them are kept."""
         identity = self.socket.recv(NOW)
         self._last = frame = self.socket.recv(NOW, copy=False)
         parts: list[Buffer] = [frame.bytes]
         while frame.more:  # The parts of a message come together or not at all.
             frame = self.socket.recv(NOW, copy=False)
-            parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
+            if len(parts) <= MAX_PARTS:  # With one too many it is refused.
+                parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
         return identity, parts
 
     def welcome(self, identity: bytes) -> None:

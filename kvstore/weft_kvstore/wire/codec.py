@@ -34,6 +34,7 @@ MAGIC: Final = b"WEFT"
 FORMAT_VERSION: Final = 15
 NUMBER_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
+MAX_PARTS: Final = 2
 
 _M = TypeVar("_M")
 
@@ -62,8 +63,8 @@ def encode(message: Message, payload: Buffer | None = None, number: int = 0) -> 
 
 def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview, int]:
     """The message, its payload (a view of the second part), and its number. Raises ProtocolError."""
-    if not 1 <= len(parts) <= 2:
-        raise ProtocolError(f"a message has 1 or 2 parts, not {len(parts)}")
+    if not 1 <= len(parts) <= MAX_PARTS:
+        raise ProtocolError(f"a message has 1 or {MAX_PARTS} parts, not {len(parts)}")
     header = memoryview(parts[0])
     payload = memoryview(parts[1]) if len(parts) == 2 else _NO_PAYLOAD
     if header.nbytes > MAX_HEADER_BYTES:

@@ -18,9 +18,10 @@ import zmq
 from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, store_of
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_S, Connections
-from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_BYTES, UNKNOWN_S, Connections
+from weft_kvstore.serving.shard_server import Router, ShardServer
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.wire.codec import MAX_PARTS
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 BEYOND = 150
@@ -109,6 +110,60 @@ def test_a_connection_is_closed_in_time_that_was_not_welcomed_or_is_no_clients_a
             peer.linger = 0
         connections.close()
         router.close(0)
+
+
+def test_a_connection_that_sends_a_message_without_an_end_is_closed_unless_it_is_a_clients() -> None:
+    with zmq.Context() as context, ExitStack() as stack:
+        router = context.socket(zmq.ROUTER)
+        connections = Connections(router)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        stranger, client = (stack.enter_context(shaken(port)) for _ in range(2))
+        client.sendall(b"\x00\x05Hello")
+        identity, hello = router.recv_multipart(copy=False)
+        connections.welcome(identity.bytes, hello.get(zmq.SRCFD))
+        part = b"\x03" + (1 << 20).to_bytes(8, "big") + bytes(1 << 20)
+        for each in (client, stranger):
+            each.sendall(part * (1 + (UNKNOWN_BYTES >> 20)))
+        until = time.monotonic() + WAIT_S
+        while connections.unknown:
+            assert time.monotonic() < until
+            connections.tick()
+        assert closed([stranger], 1) == 1
+        client.sendall(b"\x00\x03end")
+        assert bytes(router.recv_multipart()[-1]) == b"end"
+        connections.close()
+        router.close(0)
+
+
+def shaken(port: int) -> socket.socket:
+    """A connection that has done ZeroMQ's handshake as a DEALER."""
+    connection = socket.create_connection(("127.0.0.1", port), WAIT_S)
+    connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\0NULL" + bytes(48))
+    ready = b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
+    connection.sendall(bytes([4, len(ready)]) + ready)
+    with connection.makefile("rb", buffering=0) as answers:
+        left = 64 + 2
+        while left:
+            left -= len(last := answers.read(left))
+        left = last[-1]
+        while left:
+            left -= len(answers.read(left))
+    return connection
+
+
+def test_of_a_message_of_very_many_parts_only_those_are_kept_that_show_it() -> None:
+    router = Router("tcp://127.0.0.1:*")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.linger = 0
+        peer.connect(router.endpoint)
+        for message in ([b"header", b"payload"], [b"part"] * 1000, [b"next"]):
+            peer.send_multipart(message)
+        received = []
+        for _ in range(3):
+            assert router.socket.poll(WAIT_S * 1000)
+            received.append(router.receive()[1])
+    router.close()
+    assert received == [[b"header", b"payload"], [b"part"] * (MAX_PARTS + 1), [b"next"]]
 
 
 def test_a_handshake_that_fails_says_nothing_of_the_descriptor_that_its_error_number_is() -> None:
