@@ -147,7 +147,7 @@ class ClientCore:
         self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps whose push has failed, and was not made again; until then no later version comes. Noted
         before the future of the push ends. Other threads may read it, and take a step out that they push again."""
-        self._failed_pushes: list[tuple[Operation, int, BaseException]] = []
+        self.failed_pushes: list[tuple[Operation, int, BaseException]] = []
         """What `fail_pulls` is to note: pushes that have failed, their steps and errors."""
         self._leaving: list[Outcome] = []
         """Pushes that have failed while libzmq reads their arrays: `outcomes`, once shards have what was sent."""
@@ -417,8 +417,8 @@ class ClientCore:
     def fail_pulls(self) -> None:
         """Notes the pushes that have failed, and fails the pulls that wait for them; unless the step was pushed again.
         It precedes `end_futures`."""
-        pushes, self._failed_pushes = self._failed_pushes, []
-        again = {(key, one.pushes) for one in self.open.values() for key in one.sends} if pushes else ()
+        pushes, self.failed_pushes = self.failed_pushes, []
+        again = {(key, one.pushes) for one in self.open.values() for key in one.sends}
         for push, step, error in pushes:
             if isinstance(error, PushedTwiceError | StoreClosedError):
                 continue  # Pulls wait for the first of both; once the store is closed nobody can push it again.
@@ -431,7 +431,7 @@ class ClientCore:
                     failed.pop(max(failed), None)
             if keys and lacks(error):
                 _log.warning("it has to be pushed again: %s", error)
-        for other in [*self.open.values()] if pushes else ():
+        for other in [*self.open.values()]:
             self._fails_with_push(other)
 
     def _fails_with_push(self, operation: Operation) -> bool:
@@ -475,7 +475,7 @@ class ClientCore:
             self.encoders.step_ended(operation.ends_step)
         self.open.pop(operation.number, None)
         if error is not None and operation.pushes is not None and not operation.has_arrived:
-            self._failed_pushes.append((operation, operation.pushes, error))
+            self.failed_pushes.append((operation, operation.pushes, error))
         if self._setting.pop(operation.number, None) is not None:
             held, self._held = self._held, []
             for one, before in held:
@@ -489,7 +489,8 @@ class ClientCore:
     def end_futures(self) -> None:
         """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits. Where a
         signal's handler raises meanwhile, another call ends all of them."""
-        self.fail_pulls()
+        if self.failed_pushes:
+            self.fail_pulls()
         for operation, result, error in self.outcomes:
             if operation.future.has_ended:
                 continue

@@ -12,11 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import InvalidStateError
 from queue import SimpleQueue
 from signal import SIGINT
 from types import FrameType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
@@ -26,6 +25,8 @@ from weft_kvstore.process import Callbacks, OwnProcess, Wakeup
 
 # --- Ctrl-C, kept back while the main thread is in the middle of something --------------------------------------------
 
+
+T = TypeVar("T")
 
 _INTERRUPT: Final = int(SIGINT)
 _getsignal, _setsignal = _signal.getsignal, _signal.signal
@@ -78,14 +79,14 @@ class Interrupts:
         if interrupted and handler is not None:
             handler(_INTERRUPT, None)
 
-    def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
+    def sleep(self, sleep: Callable[..., T], *arguments: object) -> T:
         """Calls it, and lets interrupts through meanwhile."""
         Interrupts.are_held = False
         try:
             if self._interrupted and self._handler is not None:
                 self._interrupted = False
                 self._handler(_INTERRUPT, None)
-            sleep(*arguments)
+            return sleep(*arguments)
         finally:
             Interrupts.are_held = True
 
@@ -93,13 +94,17 @@ class Interrupts:
         if not Interrupts.are_held and self._handler is not None:
             self._handler(number, frame)
             return
-        within = frame
-        while within is not None and within is not self._caller:
-            within = within.f_back
-        self._interrupted = within is not None
-        if within is None:  # Another signal's handler raised while this was entered or left.
+        self._interrupted = self.is_within(frame)
+        if not self._interrupted:
             self.__exit__()
             signal.raise_signal(SIGINT)
+
+    def is_within(self, frame: FrameType | None) -> bool:
+        """Whether this frame was called by who has entered it; else another signal's handler raised while it was
+        entered or left."""
+        while frame is not None and frame is not self._caller:
+            frame = frame.f_back
+        return frame is not None
 
 
 def _in_child() -> None:
@@ -121,18 +126,23 @@ class _NoInterrupts(contextlib.nullcontext["_NoInterrupts"]):
     def __init__(self) -> None:
         super().__init__(self)
 
-    def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
-        sleep(*arguments)
+    def sleep(self, sleep: Callable[..., T], *arguments: object) -> T:
+        return sleep(*arguments)
 
 
 _OTHER_THREAD: Final = _NoInterrupts()
 _MAIN_THREAD: Final = Interrupts()
 
 
-def uninterrupted() -> Interrupts | _NoInterrupts:
-    """Keeps Ctrl-C back from what this thread does within it, which sleeps only by its `sleep`."""
-    if threading.get_ident() != Interrupts.thread or Interrupts.are_held:
+def uninterrupted(*, waits: bool = False) -> Interrupts | _NoInterrupts:
+    """Keeps Ctrl-C back from what this thread does within it, which sleeps only by its `sleep`. Who `waits` is nearly
+    never within another: so it finds out what was not left."""
+    if threading.get_ident() != Interrupts.thread:
         return _OTHER_THREAD
+    if Interrupts.are_held:
+        if not waits or _MAIN_THREAD.is_within(sys._getframe(1)):
+            return _OTHER_THREAD
+        _MAIN_THREAD.__exit__()
     return Interrupts() if _MAIN_THREAD.is_entered else _MAIN_THREAD
 
 
@@ -148,15 +158,13 @@ class PollWait:
     A thread that is about to sleep calls `prepare`, then checks whether there is work, and clears `is_asleep` if there
     is. A thread that has work for it first stores the work, then calls `wake`. So one of them sees the other.
 
-    `readable` has the descriptors that were readable when it woke, until they are read; None where its thread has just
-    begun to lead. With `over_sockets` the client's sockets wake it too. `until` is when it wakes without either.
+    `over_sockets`: the client's sockets wake it too. `until` is when it wakes without either.
     """
 
     def __init__(self, sockets: ClientSockets) -> None:
         self.is_asleep = False
         self.over_sockets = False
         self.until = 0.0
-        self.readable: Readable | None = {}
         self._sockets = sockets
         self._wakeup = Wakeup()
         self._wakeup_fd = self._wakeup.fileno()
@@ -174,14 +182,15 @@ class PollWait:
         self.over_sockets = over_sockets
         self.is_asleep = True
 
-    def sleep(self, until: float = math.inf) -> None:
-        """Returns once it is woken, or at `until`, or at the time given to `prepare`, whichever is first."""
-        left_s = min(max(min(until, self.until) - time.monotonic(), 0.0), LONGEST_SLEEP_S)
+    def sleep(self) -> Readable:
+        """Returns once it is woken, or at `until`: the descriptors that are readable then."""
+        left_s = min(max(self.until - time.monotonic(), 0.0), LONGEST_SLEEP_S)
         poll = self._poll if self.over_sockets else self._alone
-        self.readable = dict(poll.poll(math.ceil(left_s * 1000)))
+        readable = dict(poll.poll(math.ceil(left_s * 1000)))
         self.is_asleep = False
-        if self._wakeup_fd in self.readable:
+        if self._wakeup_fd in readable:
             self._wakeup.clear()
+        return readable
 
     def wake(self) -> None:
         """Wakes it, if it sleeps."""
@@ -195,20 +204,24 @@ class PollWait:
 
 # --- Which of a client's threads does its work ------------------------------------------------------------------------
 # To switch threads costs more than a small round trip. So a caller that waits for a result does the work: it *leads*.
+# Each row is a state of a thread, and what the thread does in it.
 #
-# Thread              | sleeps on               | works
-# --------------------|-------------------------|----------------------------------------------------------------------
-# the leader          | `_leader_wait`, over    | begins and sends its own call, then rounds until its future has ended
-#                     | the sockets             |
-# another caller that | its future, and a queue | once the leader has left, the first that follows leads
-# waits, a *follower* | in `_followers`         |
-# the client's own    | `_thread_wait`, over    | rounds, while no caller leads, or has led within `GRACE_S`
-#                     | the sockets if it works |
-# one of callbacks    | never                   | callbacks, one after the other; it begins with the first
+# Thread and state          | sleeps on             | until                            | then
+# --------------------------|-----------------------|----------------------------------|--------------------------------
+# a caller in `submit`      | nothing               |                                  | `_send`, unless another thread
+#                           |                       |                                  | works, or the call may wait
+# a caller that leads,      | `_leader_wait`, over  | a message, `tick_at`, its time   | `_round`, until its future has
+#   `_lead`                 | the sockets           | is over, or its future has ended | ended; then another may lead
+# a caller that follows,    | its future, and a     | its future has ended, or no      | leads
+#   `_follow`               | queue in `_followers` | caller leads                     |
+# the client's own, while a | `_thread_wait` alone  | `_due_at`: `GRACE_S` after that, | `_round`, unless a caller leads
+#   caller leads, or has    |                       | or longer while one leads        | or has led since
+#   led lately              |                       |                                  |
+# the client's own, else    | `_thread_wait`, over  | a message, or `tick_at`          | `_round`
+#                           | the sockets           |                                  |
 #
-# Work is `_send` or `_round`, by one thread at a time, which holds `_working` and does not sleep. Each takes a bounded
-# time, so that pings leave and shards are heard. Whoever leaves something to be done by a certain time (`_due_at`)
-# calls `_hand_over`, which wakes the leader, or else the client's thread, if it would sleep for longer:
+# `_send` and `_round` are the work. One thread at a time does it, which holds `_working` and does not sleep; each takes
+# a bounded time, so that pings leave and shards are heard. Callbacks have a thread of their own (`process.Callbacks`).
 #
 # What is to be sent                            | Who sends it
 # ----------------------------------------------|-----------------------------------------------------------------------
@@ -218,6 +231,15 @@ class PollWait:
 # ones, soon after another (`BATCH_S`)          | after `BATCH_S`
 # frames beyond `BURST_BYTES`                   | the same
 # acknowledgements, frames that wait for credit | the leader or the client's thread, in `_round`, after it has read
+#
+# What wakes a thread that sleeps              | Who
+# ---------------------------------------------|------------------------------------------------------------------------
+# something is due before it would wake        | `_hand_over` wakes the leader, or where none leads the client's thread
+# a socket was used, which may clear its       | `_send` wakes who sleeps over the sockets, if a message is there; the
+#   descriptor                                 | client's thread wakes the leader, and a leader that leaves that thread
+# its future has ended on another thread       | `ended` wakes the leader; the future itself a follower
+# the leader leaves                            | `_lead` wakes the first follower
+# the client ends                              | `_end` wakes both; the futures that fail then, the followers
 #
 # Nothing is left half done. Ctrl-C is kept back during the work (`Interrupts`), and comes where a caller sleeps.
 # Anything else that is raised in the middle of the work from outside it (by another signal's handler, or by another
@@ -273,28 +295,23 @@ class Poller:
         self._thread.start()
 
     def submit(self, operation: Operation) -> None:
-        """Takes an operation; where little is under way it begins on this thread. Ends no future but that of the
-        operation, once the client is closed."""
+        """Takes an operation; where little is under way it begins on this thread. Ends no future, unless the client
+        ends."""
         sockets = self._sockets
         submitted = sockets.submitted
         submitted.append(operation)
         if self._failure is not None:
-            with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
-                submitted.remove(operation)
-                detail = f"{sockets.core.name_of(operation)}: {self.end_reason()}"
-                with contextlib.suppress(InvalidStateError):  # It has begun, and was failed, before it was removed.
-                    operation.future.set_exception(StoreClosedError(detail))
+            with self._working:  # The client's thread may have failed what was submitted for the last time.
+                sockets.refuse_submitted(str(self.end_reason()))
+                sockets.core.end_futures()
         elif (
             (operation.may_wait or len(sockets.core.open) >= EAGER_CALLS)
             and self.waited_for is None
             and len(submitted) % BATCH  # More than that wait while another thread works.
             and time.monotonic() < self._begun_at + BATCH_S
         ):
-            try:
-                if submitted[0] is operation:  # Else that is due for the first.
-                    self._hand_over()
-            except IndexError:
-                pass  # Another thread has begun it.
+            if len(submitted) == 1:  # Else they are due for the first.
+                self._hand_over()
         else:
             with uninterrupted():
                 if not self._working._is_owned():
@@ -314,7 +331,7 @@ class Poller:
                 "where it cannot wait for a result: wait once it has returned"
             )
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        with uninterrupted() as interrupts:
+        with uninterrupted(waits=True) as interrupts:
             while not future.has_ended and time.monotonic() < until:
                 if not self._lead(future, until, interrupts):
                     self._follow(future, until, interrupts)
@@ -350,11 +367,10 @@ class Poller:
         try:
             if self._failure is not None or not self._leading.acquire(blocking=False):
                 return False
-            leader.readable = None
             self._led_at, self.waited_for = time.monotonic(), future
-            while not (future.has_ended or self._work(self._round, leader, future)):
-                if leader.is_asleep:
-                    interrupts.sleep(leader.sleep, until)
+            readable = None  # Its call has just sent: it only goes to sleep.
+            while not (future.has_ended or self._work(self._round, leader, readable, future, until)):
+                readable = interrupts.sleep(leader.sleep) if leader.is_asleep else {}
                 if self._failure is not None or time.monotonic() >= until:
                     break
             return True
@@ -386,16 +402,15 @@ class Poller:
 
     def _run(self) -> None:
         """What the client's own thread does."""
-        own = self._thread_wait
+        own, readable = self._thread_wait, Readable()
         try:
             while self._failure is None:
                 own.prepare(math.inf, over_sockets=False)  # From here on it is woken for what is left to it.
                 own.until = self._due_at(over_sockets=False)
                 if own.until <= time.monotonic():
-                    self._work(self._round, own, None)
+                    self._work(self._round, own, readable)
                     self._leader_wait.wake()  # A caller may have begun to lead, and not know what was read.
-                if self._failure is None and own.is_asleep:
-                    own.sleep()
+                readable = own.sleep() if self._failure is None and own.is_asleep else {}
                 own.is_asleep = False
         except BaseException as error:
             self._end(error)
@@ -430,12 +445,6 @@ class Poller:
         if poll_wait.is_asleep and self._due_at(over_sockets=poll_wait.over_sockets) + GRACE_S < poll_wait.until:
             poll_wait.wake()
 
-    def _notice(self) -> None:
-        """Wakes who sleeps until messages come: some have come."""
-        for poll_wait in (self._leader_wait, self._thread_wait):
-            if poll_wait.is_asleep and poll_wait.over_sockets:
-                poll_wait.wake()
-
     # --- The work
 
     def _work(self, work: Callable[..., bool | None], *arguments: object, blocking: bool = True) -> bool | None:
@@ -466,19 +475,25 @@ class Poller:
         sends_all = self.waited_for is not None or (submitted and submitted[-1].reads)
         sockets.begin(now)
         sockets.send(now, math.inf if sends_all else BURST_BYTES)
-        if (self._leader_wait.is_asleep or self._thread_wait.is_asleep) and sockets.unread():
-            self._notice()
+        for poll_wait in (self._leader_wait, self._thread_wait):
+            if poll_wait.is_asleep and poll_wait.over_sockets and sockets.unread():
+                poll_wait.wake()
 
-    def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
+    def _round(
+        self,
+        poll_wait: PollWait,
+        readable: Readable | None,
+        future: StoreFuture[Any] | None = None,
+        until: float = math.inf,
+    ) -> bool:
         """Begins what was submitted, reads messages, ends futures, then sends; sees to it that the thread sleeps until
-        there is more to do. Whether the leader's `future` has ended, or the client ends.
+        there is more to do, or until that time. Whether the leader's `future` has ended, or the client ends.
 
         It sends last, so that urgent slices go first and other callers can return. A leader whose future has ended
         sends nothing if no other operation is open: its next call, or the client's thread, acknowledges what was read.
-        A new leader reads nothing, as its call has just sent: it only goes to sleep.
+        Without `readable` it reads nothing, but what it has begun may have brought.
         """
         sockets, core = self._sockets, self._sockets.core
-        readable, poll_wait.readable = poll_wait.readable, {}
         if readable is not None or sockets.submitted or sockets.has_more:
             now = time.monotonic()
             if sockets.submitted:
@@ -494,7 +509,7 @@ class Poller:
         if self._failure is not None or (future is not None and future.has_ended):
             return True
         # Before `_working` is released, so that whoever works next knows that this thread sleeps.
-        poll_wait.prepare(core.tick_at, over_sockets=True)
+        poll_wait.prepare(min(core.tick_at, until), over_sockets=True)
         if core.outcomes or sockets.submitted or sockets.unread():
             poll_wait.is_asleep = False
         return False

@@ -9,7 +9,6 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -249,15 +248,10 @@ class ClientSockets:
         raised meanwhile, `close` knows of it."""
         until, submitted = now + ROUND_S, self.submitted
         while submitted and now <= until:
-            try:
-                operation = submitted[0]
-            except IndexError:  # Its caller has taken it back, as the client closes.
-                return
+            operation = submitted[0]
             self.core.begin(operation, now)
-            try:  # noqa: SIM105  # called for every operation
-                submitted.remove(operation)
-            except ValueError:
-                pass  # The same.
+            if submitted and submitted[0] is operation:  # Else a signal's handler has refused it meanwhile.
+                submitted.popleft()
             now = time.monotonic()
 
     def receive(self, readable: Readable, now: float) -> None:
@@ -317,7 +311,8 @@ class ClientSockets:
         """Ends the futures of operations that have ended. What has failed is read no more: its connection is closed
         before, where libzmq may have large parts of it."""
         core = self.core
-        core.fail_pulls()
+        if core.failed_pushes:
+            core.fail_pulls()
         while core.to_close:
             shard = core.to_close.pop()
             core.disconnected(shard, time.monotonic())
@@ -344,15 +339,19 @@ class ClientSockets:
                 poll.register(link_socket.handover.fileno(), select.POLLIN)
         return poll
 
+    def refuse_submitted(self, reason: str) -> None:
+        """Fails what has not begun, for that reason."""
+        core, submitted = self.core, self.submitted
+        while submitted:
+            operation = submitted[0]
+            core.outcomes.append((operation, None, StoreClosedError(f"{core.name_of(operation)}: {reason}")))
+            if submitted and submitted[0] is operation:  # The same.
+                submitted.popleft()
+
     def close(self, reason: str) -> None:
-        """Fails open operations for that reason, and queues a Bye. `release` follows, then `core.end_futures`."""
-        core = self.core
-        with suppress(IndexError):  # Who submits to a client that is being closed may take its operation back.
-            while operation := self.submitted[0]:
-                core.outcomes.append((operation, None, StoreClosedError(f"{core.name_of(operation)}: {reason}")))
-                with suppress(ValueError):  # The same.
-                    self.submitted.remove(operation)
-        core.close(reason)
+        """Fails all operations for that reason, and queues a Bye. `release` follows, then `core.end_futures`."""
+        self.refuse_submitted(reason)
+        self.core.close(reason)
 
     def release(self) -> None:
         """Sends the Byes, and closes everything."""

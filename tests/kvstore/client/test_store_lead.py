@@ -23,7 +23,7 @@ import zmq
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client.operation import KeyOperation
-from weft_kvstore.client.poller import BATCH, BURST_BYTES, EAGER_CALLS, Interrupts
+from weft_kvstore.client.poller import BATCH, BURST_BYTES, EAGER_CALLS, Interrupts, uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import StoreFuture, joined, on_end, then
@@ -507,6 +507,23 @@ def test_ctrl_c_comes_though_another_signals_handler_raised_before_interrupts_we
     assert (Interrupts.are_held, signal.getsignal(signal.SIGINT)) == (False, before)
 
 
+@pytest.mark.usefixtures("interruptible")
+def test_a_wait_lets_interrupts_through_again_that_another_signals_handler_has_left_kept_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def broken_off() -> None:
+        uninterrupted().__enter__()  # Nobody calls `__exit__`.
+
+    broken_off()
+    assert not isinstance(uninterrupted(), Interrupts), "they seem to be kept back by a caller of this one"
+    with uninterrupted(waits=True) as outer:
+        assert isinstance(outer, Interrupts)
+        with uninterrupted(waits=True) as inner:
+            assert not isinstance(inner, Interrupts)
+        assert Interrupts.are_held
+    assert (Interrupts.are_held, signal.getsignal(signal.SIGINT)) == (False, before)
+
+
 def test_a_child_that_a_thread_forks_has_its_own_main_thread_and_the_handler_of_sigint() -> None:
     """Also where the main thread of the parent has it kept back: nobody in the child would ever let it through."""
     codes: list[int] = []
@@ -717,7 +734,7 @@ def test_pings_leave_while_who_leads_is_in_a_signals_handler(monkeypatch: pytest
         leader, core = one._poller._leader_wait, one._core
         sleep = leader.sleep
 
-        def handled(until: float) -> None:
+        def handled() -> None:
             """A handler runs where a caller sleeps."""
             monkeypatch.setattr(leader, "sleep", sleep)
             ticks_at = core.tick_at
