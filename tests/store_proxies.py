@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 from types import TracebackType
@@ -12,11 +13,13 @@ WAIT_S = 60.0
 
 
 class TcpProxy:
-    """Forwards any number of connections to `target`. `up` has each byte that went to the shard, `down` to clients."""
+    """Forwards any number of connections to `target`. `up` has each byte that went to the shard, `down` to clients.
+    `rate`: bytes that pass each second, each way."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, rate: float = math.inf) -> None:
         host, port = target.removeprefix("tcp://").rsplit(":", 1)
         self._target = (host, int(port))
+        self._rate = rate
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.up, self.down = bytearray(), bytearray()
@@ -75,20 +78,25 @@ class TcpProxy:
 
     def _serve(self, near: socket.socket) -> None:
         with near, contextlib.suppress(OSError), socket.create_connection(self._target) as far:
-            back = threading.Thread(target=_forward, args=(far, near, self.down))
+            back = threading.Thread(target=_forward, args=(far, near, self.down, self._rate))
             back.start()
-            _forward(near, far, self.up, self.flows)
+            _forward(near, far, self.up, self._rate, self.flows)
             back.join(WAIT_S)
 
 
-def _forward(source: socket.socket, sink: socket.socket, seen: bytearray, flows: threading.Event | None = None) -> None:
+def _forward(
+    source: socket.socket, sink: socket.socket, seen: bytearray, rate: float, flows: threading.Event | None = None
+) -> None:
     """Until one of them ends; then both do."""
+    pause = threading.Event()
     with contextlib.suppress(OSError):
         sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while data := source.recv(1 << 16):
             seen += data
             if flows is not None:
                 flows.wait(WAIT_S)
+            if rate < math.inf:
+                pause.wait(len(data) / rate)
             sink.sendall(data)
     _end(source)
     _end(sink)

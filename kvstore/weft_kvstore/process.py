@@ -10,10 +10,11 @@ import os
 import platform
 import resource
 import socket
+import struct
 import sys
 import threading
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -88,6 +89,44 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * resource.getpagesize()
     except OSError:
         return 0
+
+
+# --- What the kernel knows of a TCP connection: whether a long message is still arriving, over a slow network ---------
+
+
+TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
+"""None where the system is not Linux."""
+
+MOVES_BYTES: Final = 1 << 12
+"""So much has passed where bytes are on their way: pings are shorter."""
+
+_tcp_info: Final = struct.Struct("=24xI92xQQ")
+"""`tcpi_unacked`, `tcpi_bytes_acked` and `tcpi_bytes_received`."""
+
+
+class Passed(NamedTuple):
+    """What has passed on a connection, in bytes, and `unacked`, the segments that are under way."""
+
+    unacked: int = 0
+    sent: int = 0
+    received: int = 0
+
+    @classmethod
+    def on(cls, fd: int) -> Passed:
+        """Zeros where the system does not tell."""
+        if TCP_INFO is None:
+            return cls()
+        try:
+            with socket.socket(fileno=os.dup(fd)) as connection:
+                return cls(*_tcp_info.unpack(connection.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _tcp_info.size)))
+        except (OSError, struct.error):  # It is closed by now, is no TCP, or the kernel is an old one.
+            return cls()
+
+    def moves(self, before: Passed) -> bool:
+        """Whether a message is under way that is too long to have arrived since `before`: as much of it as passes has
+        passed, and more waits. What a process that stands still was sent, the kernel has taken at once."""
+        is_sent = self.unacked > 0 and self.sent - before.sent >= MOVES_BYTES
+        return is_sent or self.received - before.received >= MOVES_BYTES
 
 
 # --- ZeroMQ, which ends the process where it lacks descriptors --------------------------------------------------------

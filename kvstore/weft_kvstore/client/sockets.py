@@ -21,7 +21,7 @@ from weft_kvstore.client.link import ClientLink, LinkState
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreClosedError
-from weft_kvstore.process import EVENTS, MORE, NOW, READABLE, zeromq_context
+from weft_kvstore.process import EVENTS, MORE, NOW, READABLE, Passed, zeromq_context
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError
@@ -41,7 +41,7 @@ _HANDSHAKE_FAILED = (
 )
 """Its events of a connection that ended in the handshake."""
 
-_WATCHED = int(BROKEN) | _HANDSHAKE_FAILED | int(zmq.EVENT_MONITOR_STOPPED)
+_WATCHED = int(BROKEN) | _HANDSHAKE_FAILED | int(zmq.EVENT_CONNECTED) | int(zmq.EVENT_MONITOR_STOPPED)
 
 STOPS_MS: Final = 1000
 """For libzmq's thread to end a connection whose socket was closed: some 0.1 ms."""
@@ -81,6 +81,9 @@ class LinkSocket:
         self.is_unread = True
         self._is_reading = False
         """Whether large parts were sent, which libzmq reads where they are."""
+        self._connection = -1
+        """The connection's own descriptor, once there is one."""
+        self._moved = Passed()
         self.socket = context.socket(zmq.DEALER)
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
@@ -149,12 +152,19 @@ class LinkSocket:
             self._passed[1] += part.nbytes
         return parts
 
+    def moves(self) -> bool:
+        """Whether a message is under way, either way, that takes long. To be called again and again."""
+        before, self._moved = self._moved, Passed.on(self._connection)
+        return self._moved.moves(before)
+
     def broke(self) -> bool:
         """Whether the connection has ended, or could not be made."""
         broken = False
         while _readable(self.monitor):
             word = recv_monitor_message(self.monitor)
             event, key = int(word["event"]), self._key
+            if event == zmq.EVENT_CONNECTED:
+                self._connection = int(word["value"])
             broken = bool(event & (BROKEN | _HANDSHAKE_FAILED)) or broken
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 reason = f"it rejects a client with the CURVE key {key}: no NAME.key in its directory of clients"
@@ -284,6 +294,9 @@ class ClientSockets:
         """Checks deadlines and connections, then sends. It follows `receive`, so that urgent slices go first."""
         core = self.core
         if now >= core.tick_at:
+            for shard, link_socket in self._sockets.items():
+                if link_socket.moves():
+                    core.links[shard].heard = now
             core.tick(now)
         self.send(now)
         for link in core.links:

@@ -7,7 +7,6 @@ import logging
 import os
 import resource
 import socket
-import struct
 import time
 from collections.abc import Callable
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from weft_kvstore.process import EVENTS, READABLE
+from weft_kvstore.process import EVENTS, READABLE, Passed
 
 MAX_UNKNOWN: Final = 256
 """Connections that may be open at a time and are no client's: fewer where the process may open few files. A client says
@@ -27,10 +26,6 @@ UNKNOWN_S: Final = 10.0
 UNKNOWN_BYTES: Final = 4 << 20
 """Such a connection is closed once it has sent more: a Hello is shorter. ZeroMQ keeps a message until its end has come,
 however long it is."""
-
-_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
-_RECEIVED: Final = struct.Struct("=128xQ")
-"""`tcpi_bytes_received` in what Linux tells of a connection."""
 
 _log = logging.getLogger("weft.shard")
 
@@ -46,6 +41,8 @@ class Connections:
         """Since when each is no client's, the oldest first."""
         self._identities: dict[int, bytes] = {}
         """What the router calls each that is a client's, or was one."""
+        self._passed: dict[int, Passed] = {}
+        """On each of these, as `moving` was called last."""
         self.ended: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection that was a client's, once it is no more."""
         self._closed = 0
@@ -84,8 +81,13 @@ class Connections:
         old = self._clock() - UNKNOWN_S
         while self.unknown and self.unknown[fd := next(iter(self.unknown))] < old:
             self._close(fd)
-        for fd in [fd for fd in self.unknown if fd not in self._identities and _received(fd) > UNKNOWN_BYTES]:
+        for fd in [fd for fd in self.unknown if fd not in self._identities and Passed.on(fd).received > UNKNOWN_BYTES]:
             self._close(fd)
+
+    def moving(self) -> list[bytes]:
+        """Clients' connections on which a long message is under way, by their identity. To be called as often."""
+        before, self._passed = self._passed, {fd: Passed.on(fd) for fd in self._identities}
+        return [self._identities[fd] for fd, now in self._passed.items() if fd in before and now.moves(before[fd])]
 
     def welcome(self, identity: bytes, fd: int) -> None:
         """This connection is a client's."""
@@ -119,15 +121,3 @@ class Connections:
             end = f":{name[1]}" if isinstance(name, tuple) else f"//{name}"
             if self._router.getsockopt_string(zmq.LAST_ENDPOINT).endswith(end):
                 connection.shutdown(socket.SHUT_RDWR)
-
-
-def _received(fd: int) -> int:
-    """Bytes that have come on a connection; 0 where the system does not tell."""
-    if _TCP_INFO is None:
-        return 0
-    try:
-        with socket.socket(fileno=os.dup(fd)) as connection:
-            info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
-    except OSError:  # It is closed by now, or no TCP.
-        return 0
-    return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else 0

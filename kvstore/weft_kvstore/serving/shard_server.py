@@ -530,6 +530,9 @@ class ShardServer:
     def _tick(self, now: float) -> None:
         late_s = now - self._next_tick
         self._next_tick = now + self._settings.ping_s / 2
+        for identity in self._router.connections.moving():
+            if (peer := self._core.peers.get(identity)) is not None:
+                peer.heard = now
         self._core.tick(now, late_s if late_s > STALL_S else 0.0)
         if self._listener is not None:  # It may have lacked descriptors for clients that wait.
             self._listener.receive()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
 from store_cluster import constant, key_of, store_of, table_of
+from store_proxies import TcpProxy
 from store_simulation import Simulation
+from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError, StoreLostError
+from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 
 STEPS = 40
+PATIENCE_S = 60.0
 
 
 def simulated(slots: int, settings: LinkSettings | None = None) -> Simulation:
@@ -131,3 +136,17 @@ def test_a_pull_whose_failure_is_lost_with_its_connection_fails_on_the_next_one(
         pull.result(0)
     simulation.settle(choose)
     assert not peer.failed
+
+
+def test_a_frame_that_takes_longer_to_arrive_than_a_silent_link_is_kept_arrives_each_way() -> None:
+    """The kernel tells that it moves: its connection is not given up, nor are shard and slot for lost."""
+    settings = LinkSettings(silence_s=0.6, request_timeout_s=PATIENCE_S, same_host=False)
+    key = constant(key_of("w", (1 << 20,), 1), 0.0)
+    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 22, hyper={"lr": 1.0})
+    with ShardServer(settings=settings) as server, TcpProxy(server.endpoint, rate=4e6) as proxy:
+        described = msgspec.structs.replace(description, shards=(proxy.endpoint,))
+        server.open(described, 0)
+        with StoreClient(described, 0, settings=settings) as client:
+            client.pull("w", 0).result(PATIENCE_S)
+            client.push("w", 0, np.ones(1 << 20, np.float32)).result(PATIENCE_S)
+            np.testing.assert_array_equal(client.pull("w", 1).result(PATIENCE_S), np.float32(-1))
