@@ -5,17 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from weft_kvstore.arrays import Alike, Array, Ranges, greatest, ranges_alike, ranges_where
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps, UpdateSpec, listed
-from weft_kvstore.bucket.update import THE_BARRIER, BucketSpec, BucketUpdate, BucketValues, EncodedValues
+from weft_kvstore.bucket.update import THE_BARRIER, BucketSpec, BucketUpdate, BucketValues, EncodedValues, Pinnable
 from weft_kvstore.description.records import Mode
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment, Pin
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment
 
 # --- A pull on a shard, until it is answered --------------------------------------------------------------------------
 
@@ -85,6 +85,29 @@ class AnswerEntry(NamedTuple):
     bucket: int
     version: int
     compressed: bool = False
+
+
+class Pin:
+    """Pins `count` parts of an array from number `part` on; nothing if the array is None. `first` is what its owner
+    calls the first of them."""
+
+    __slots__ = ("_offset", "pinnable")
+
+    def __init__(self, pinnable: Pinnable | None, part: int, count: int, *, first: int = 0) -> None:
+        self.pinnable = pinnable
+        self._offset = part - first
+        if pinnable is not None:
+            pinnable.pinned[part if count == 1 else slice(part, part + count)] += 1
+
+    def release(self, first: int, count: int) -> None:
+        """Unpins some that have arrived, or will not be sent."""
+        if self.pinnable is not None:
+            part = first + self._offset
+            self.pinnable.pinned[part if count == 1 else slice(part, part + count)] -= 1
+
+
+UNPINNED: Final = Pin(None, 0, 0)
+"""The owner of segments of an array that is written by nobody."""
 
 
 AnswerSegment: TypeAlias = OutSegment[AnswerEntry, Pin]

@@ -19,7 +19,41 @@ from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.sharding import BucketPart
-from weft_kvstore.wire.outbox import BufferSource, Pinnable
+from weft_kvstore.wire.outbox import BufferSource
+
+# --- Pins: parts of arrays that are not written while their bytes are sent --------------------------------------------
+
+
+class Pinnable:
+    """An array in parts; `pinned` (parts) counts the pins on each, and a part is not written while it is pinned.
+    `source` has the bytes, from `start` on. `shared`: the array is in shared memory, where peers read it; `original` is
+    that array, of a copy."""
+
+    __slots__ = ("array", "original", "pinned", "shared", "source", "start")
+
+    def __init__(self, array: Array, source: BufferSource, start: int, parts: int, *, shared: bool = False) -> None:
+        self.original: Pinnable | None = None
+        self.array = array
+        self.source = source
+        self.start = start
+        self.shared = shared
+        self.pinned = np.zeros(parts, np.int32)
+
+    def copy(self) -> Pinnable:
+        """A copy without pins, in private memory."""
+        array = self.array.copy()
+        copy = Pinnable(array, BufferSource(bytes_of(array), self.source.wrap), 0, len(self.pinned))
+        copy.original = self if self.shared else self.original
+        return copy
+
+    def copied_back(self) -> Pinnable:
+        """The shared original with this copy's values, if it has no pins; else this copy."""
+        original = self.original
+        if original is None or original.pinned.any():
+            return self
+        np.copyto(original.array, self.array)
+        return original
+
 
 # --- The values of a bucket on a shard: one flat array, in blocks that are copied where pinned slices are written -----
 # A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader

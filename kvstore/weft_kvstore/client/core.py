@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.client.link import ClientLink, LinkState, SentFragment
-from weft_kvstore.client.operation import Answer, Operation
+from weft_kvstore.client.link import ClientLink, LinkState
+from weft_kvstore.client.operation import Answer, Operation, SentSegment
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import (
@@ -235,7 +235,7 @@ class ClientCore:
         for shard in operation.pending:
             link = self.links[shard]
             for segment in operation.segments.get(shard, ()):
-                link.outbox.put(segment)
+                link.outbox.put(segment, operation.number)
             if operation.is_request and not (operation.is_pull and shard not in operation.asked):
                 link.requests[operation.number] = operation
                 link.new_requests.append(operation)
@@ -343,26 +343,26 @@ class ClientCore:
 
     def _on_acknowledged(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
-            fragments: Sequence[SentFragment] = link.outbox.acknowledge(frame, now)
-            self._delivered(link, link.shared.arrived(frame, fragments) if link.shared.frames else fragments)
+            segments = link.outbox.acknowledge(frame, now)
+            self._delivered(link, link.shared.arrived(frame, segments) if link.shared.frames else segments)
         if self._leaving:
             self._end_arrived(now)
 
-    def _delivered(self, link: ClientLink, fragments: Sequence[SentFragment]) -> None:
-        for segment, _, count, *_ in fragments:
+    def _delivered(self, link: ClientLink, segments: Sequence[SentSegment]) -> None:
+        for segment in segments:
             owner = segment.owner
-            if not segment.cancelled and owner.arrived(link.shard, count):
+            if owner.arrived(link.shard, segment.count):
                 self.end(owner, owner.result(), owner.refusal)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A segment was refused. One of several calls is sent again, call by call: most of them are right."""
         frame = link.outbox.frames.get(message.frame)
-        refused = [] if frame is None else [one for one in frame.fragments if one.row == message.segment]
-        if not refused:
+        refused = [] if frame is None else [one for one in frame.segments if one.row == message.segment]
+        if frame is None or not refused:
             raise ProtocolError(
                 f"PushRefused.segment: segment {message.segment} of frame {message.frame} is not under way"
             )
-        operation, *others = {fragment.segment.owner: None for fragment in refused}
+        operation, *others = {segment.owner: None for segment in refused}
         if not others:
             error = StoreRefusedError(f"{self.name_of(operation)}: {link.name}: {message.reason}")
             if operation.sets:
@@ -370,10 +370,11 @@ class ClientCore:
             else:
                 self.end(operation, None, error)
             return
-        for segment in link.outbox.requeue_segment(message.frame, message.segment):
-            segment.entry = segment.entry._replace(request=segment.owner.number)
+        for segment in refused:
+            frame.segments.remove(segment)
+            segment.entry = segment.entry._replace(request=segment.request)
             if not segment.owner.ended:
-                segment.owner.segments[link.shard].append(segment)
+                link.outbox.put(segment, segment.request)
 
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now
@@ -465,9 +466,6 @@ class ClientCore:
         if error is not None and self._withdraw(operation, error):
             self._leaving.append(self.outcomes[-1])
             self.outcomes.pop()
-        for segments in operation.segments.values():
-            for segment in segments:
-                segment.cancelled = True  # A connection that breaks now need not bring it again.
         operation.segments = {}  # Breaks a reference cycle, so that its arrays are freed at once.
         if isinstance(result, StepOutcome):
             self.encoders.follow(result)
@@ -511,8 +509,7 @@ class ClientCore:
                     is_leaving = True
                 else:
                     self.to_close.add(shard)
-            for segment in operation.segments.get(shard, ()):
-                link.outbox.cancel(segment)
+            link.outbox.cancel(operation.number)
             if not operation.outlives_failure and link.requests.pop(operation.number, None) is not None:
                 for message in operation.withdraw(shard):
                     link.say(message)

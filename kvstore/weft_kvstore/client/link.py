@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from weft_kvstore.arrays import Array, Buffer
-from weft_kvstore.client.operation import Operation
+from weft_kvstore.client.operation import Operation, SentSegment
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.same_host.memory import SharedFrames, SharedMemory
 from weft_kvstore.settings import COPIED_BYTES, LinkSettings, is_loopback
@@ -30,12 +30,11 @@ from weft_kvstore.wire.messages import (
     SentEntry,
     Welcome,
 )
-from weft_kvstore.wire.outbox import Fragment, Outbox, OutFrame
+from weft_kvstore.wire.outbox import Outbox, OutFrame
 
 # --- Pulls, and frames of what is pushed, as the messages that say them -----------------------------------------------
 
 
-SentFragment: TypeAlias = Fragment[SentEntry, Operation]
 SentFrame: TypeAlias = OutFrame[SentEntry, Operation]
 
 
@@ -67,10 +66,10 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
     short, and all calls that it is of were made before what is pulled: the shard answers after it has the frame, and a
     pull does not see a push that was made after it. Calls are numbered as they are made."""
     last, first = 0, pull.asks[0][0]
-    for one in frame.fragments:  # Loops, as a generator would be a frame of its own for each.
-        if one.segment.entry.chunks:
+    for one in frame.segments:  # Loops, as a generator would be a frame of its own for each.
+        if one.entry.chunks:
             return True
-        last = max(last, one.segment.owner.number)
+        last = max(last, one.request)
     for ask in pull.asks:
         first = min(first, ask[0])
     return is_short and last <= first
@@ -196,7 +195,7 @@ class ClientLink:
         self.peer_memory = peer_memory
         self.outbox.share(shared=taken)
 
-    def on_handshake(self, message: Welcome | Refused, now: float) -> Sequence[SentFragment]:
+    def on_handshake(self, message: Welcome | Refused, now: float) -> Sequence[SentSegment]:
         """The shard accepts this client, or rejects it, for now or for good. Once it accepts, everything that is open
         is asked again. Returns what of earlier connections has arrived and was to be read. Raises ProtocolError for the
         Welcome of another connection."""
@@ -301,9 +300,10 @@ class ClientLink:
         self.acknowledge.clear()
         self.listener = b""
         self.share(None, taken=False)
-        for segment in self.outbox.requeue():
-            if not segment.owner.ended:
-                segment.owner.segments[self.shard].append(segment)
+        self.outbox.requeue()
+        for request, segments in [*self.outbox.waiting.items()]:
+            if next(iter(segments)).owner.ended:
+                self.outbox.cancel(request)
         self.sent, self.received = 1, 0
         boot, loopback = b"" if self.welcome is None else self.welcome.boot, self.outbox.loopback
         hello = msgspec.structs.replace(self.hello, session=self.session, loopback=loopback, boot=boot)
@@ -336,7 +336,7 @@ class ClientLink:
         """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no
         socket's, and what more than one array is in is a copy."""
         return any(
-            frame.nbytes >= COPIED_BYTES and any(one.segment.owner is operation for one in frame.fragments[:1])
+            frame.nbytes >= COPIED_BYTES and any(one.owner is operation for one in frame.segments[:1])
             for number, frame in self.outbox.frames.items()
             if number not in self.shared.frames
         )

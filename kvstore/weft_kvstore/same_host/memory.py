@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.errors import StoreError
-from weft_kvstore.wire.outbox import Fragment, OutFrame
+from weft_kvstore.wire.outbox import OutFrame, OutSegment
 
 
 class ArenaError(StoreError):
@@ -293,15 +293,15 @@ def _pages(nbytes: int) -> int:
 
 class SharedFrames:
     """The frames that one peer reads in this process's memory, until it says of each that it does so no more, or begins
-    a new connection. `frames` has their spans, and the fragments that are arrays there, not copies; `_unread` has these
+    a new connection. `frames` has their spans, and the segments that are arrays there, not copies; `_unread` has these
     of the frames that have arrived."""
 
     __slots__ = ("_unread", "frames", "memory")
 
     def __init__(self, memory: SharedMemory | None) -> None:
         self.memory = memory
-        self.frames: dict[int, tuple[list[Span], set[Fragment[Any, Any]]]] = {}
-        self._unread: dict[int, list[Fragment[Any, Any]]] = {}
+        self.frames: dict[int, tuple[list[Span], set[OutSegment[Any, Any]]]] = {}
+        self._unread: dict[int, list[OutSegment[Any, Any]]] = {}
 
     def put(self, frame: OutFrame[Any, Any]) -> list[Span]:
         """Where the bytes of a frame are, for the peer to read; nothing where they have to travel."""
@@ -313,28 +313,28 @@ class SharedFrames:
             return []
         spans, in_place = put
         arrays = {
-            one for (fragments, _), is_array in zip(sections, in_place, strict=True) if is_array for one in fragments
+            one for (segments, _), is_array in zip(sections, in_place, strict=True) if is_array for one in segments
         }
         self.frames[frame.number] = spans, arrays
         return spans
 
-    def arrived(self, number: int, fragments: Sequence[Fragment[Any, Any]]) -> Sequence[Fragment[Any, Any]]:
-        """A frame has arrived: those of its fragments that the peer need not have read, as they are copies."""
+    def arrived(self, number: int, segments: list[OutSegment[Any, Any]]) -> list[OutSegment[Any, Any]]:
+        """A frame has arrived: those of its segments that the peer need not have read, as they are copies."""
         if number not in self.frames:
-            return fragments
+            return segments
         _, arrays = self.frames[number]
-        self._unread[number] = [one for one in fragments if one in arrays]
-        return [one for one in fragments if one not in arrays]
+        self._unread[number] = [one for one in segments if one in arrays]
+        return [one for one in segments if one not in arrays]
 
-    def release(self, number: int) -> list[Fragment[Any, Any]]:
-        """A frame is read no more. Those of its fragments that have arrived and waited for that."""
+    def release(self, number: int) -> list[OutSegment[Any, Any]]:
+        """A frame is read no more. Those of its segments that have arrived and waited for that."""
         if number in self.frames and self.memory is not None:
             self.memory.free(self.frames.pop(number)[0])
         return self._unread.pop(number, [])
 
-    def release_all(self) -> list[Fragment[Any, Any]]:
+    def release_all(self) -> list[OutSegment[Any, Any]]:
         return [one for number in [*self.frames] for one in self.release(number)]
 
     def is_unread(self, owner: object) -> bool:
-        """Whether fragments of this owner have arrived and were not read."""
-        return any(one.segment.owner is owner for fragments in self._unread.values() for one in fragments)
+        """Whether segments of this owner have arrived and were not read."""
+        return any(one.owner is owner for segments in self._unread.values() for one in segments)

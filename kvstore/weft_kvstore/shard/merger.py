@@ -280,7 +280,7 @@ class Merger:
         try:
             for part in table.pulls.answers(wait, version):
                 if part is not None:
-                    peer.put(part)
+                    peer.outbox.put(part, part.entry.request)
                     continue
                 self._links.waiting[peer] = None
                 yield
@@ -299,7 +299,7 @@ class Merger:
         peer: Peer = wait.peer
         if self._may_queue(wait):
             for answer in bucket.pulls.answers(wait, first, stop, version):
-                peer.put(answer)
+                peer.outbox.put(answer, answer.entry.request)
             if wait.open and wait.answered(bucket.spec.number, first, stop):
                 peer.forget(wait)
             self._links.waiting[peer] = None

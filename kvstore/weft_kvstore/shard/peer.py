@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, PullWait
+from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, Pin, PullWait
 from weft_kvstore.same_host.memory import SharedFrames
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
@@ -24,7 +24,7 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.wire.outbox import Fragment, Outbox, Pin
+from weft_kvstore.wire.outbox import Outbox
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
 
@@ -105,8 +105,6 @@ class Peer:
         self.ids_bytes = 0
         self.most_queued = MAX_QUEUED_COPIES * shard.nbytes + MAX_QUEUED_TABLES * shard.table_bytes
         """Bytes of values that may wait for it."""
-        self._answers: dict[int, dict[AnswerSegment, None]] = {}
-        """The segments of each request that wait in the outbox."""
 
     def connect(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
         """A connection begins, with its message `number`. The process reads nothing of its last one any more."""
@@ -132,10 +130,8 @@ class Peer:
         """The connection is gone. What it has not brought waits for the process's next one."""
         self.identity = None
         self.measures = {}
-        _release(one for frame in self.outbox.frames.values() for one in frame.fragments if one.segment.cancelled)
-        for segment in self.outbox.requeue():
-            self._answers.setdefault(segment.entry.request, {})[segment] = None
-        self.unrepeated = {*self.pulls, *self._answers, *self.failed}
+        self.outbox.requeue()
+        self.unrepeated = {*self.pulls, *self.outbox.waiting, *self.failed}
 
     def write(self, outgoing: list[Outgoing], now: float) -> None:
         """Adds what can leave now: what was carried out since the last time, as many frames of values as credit allows,
@@ -149,14 +145,6 @@ class Peer:
             outgoing.append((identity, self.say(Released(_popped(self.released)))))
         outbox = self.outbox
         while outbox.queued_slices and (frame := outbox.fill(now)) is not None:
-            for fragment in frame.fragments:
-                segment = fragment.segment
-                if segment.sent == segment.count:  # None of it waits. A frame may have several fragments of it.
-                    segments = self._answers.get(segment.entry.request)
-                    if segments is not None:
-                        segments.pop(segment, None)
-                        if not segments:
-                            del self._answers[segment.entry.request]
             at = self.shared.put(frame) if outbox.shared else []
             if at:
                 self.counts.shared_sent += frame.nbytes
@@ -173,11 +161,6 @@ class Peer:
         self.sent += 1
         return encode(message, None, self.sent)
 
-    def put(self, segment: AnswerSegment) -> None:
-        """Hands a part of an answer over to the outbox."""
-        self.outbox.put(segment)
-        self._answers.setdefault(segment.entry.request, {})[segment] = None
-
     def forget(self, wait: PullWait) -> None:
         """A pull is not open any more."""
         if self.pulls.pop(wait.request, None) is not None:
@@ -187,8 +170,7 @@ class Peer:
     def arrived(self, frames: Sequence[int], now: float) -> None:
         """The client has acknowledged frames. Raises ProtocolError for one that is not under way."""
         for frame in frames:
-            for segment, first, count, *_ in self.outbox.acknowledge(frame, now):
-                segment.owner.release(segment.first + first, count)
+            _release(self.outbox.acknowledge(frame, now))
             if self.shared.frames:
                 self.shared.release(frame)
 
@@ -212,9 +194,7 @@ class Peer:
             if wait is not None:
                 self.forget(wait)
                 wait.drop()
-            for segment in self._answers.pop(request, ()):
-                self.outbox.cancel(segment)
-                segment.owner.release(segment.first + segment.sent, segment.waiting)
+            _release(self.outbox.cancel(request))
 
     def close(self) -> None:
         """The process is gone, or replaced: nobody comes back for what it has asked for. What left may be read still,
@@ -223,7 +203,6 @@ class Peer:
         for wait in self.pulls.values():
             wait.drop()
         self.pulls.clear()
-        self._answers.clear()
         self._left, unsent = self.outbox.clear()
         _release(unsent)
 
@@ -233,6 +212,6 @@ class Peer:
         self.shared.release_all()
 
 
-def _release(fragments: Iterable[Fragment[AnswerEntry, Pin]]) -> None:
-    for segment, first, count, *_ in fragments:
-        segment.owner.release(segment.first + first, count)
+def _release(segments: Iterable[AnswerSegment]) -> None:
+    for one in segments:
+        one.owner.release(one.first, one.count)

@@ -19,6 +19,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
 from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.pulls import Pin
 from weft_kvstore.compression import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
@@ -39,7 +40,6 @@ from weft_kvstore.snapshot_files import (
 )
 from weft_kvstore.store import LossScale, loss_scale_of
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.outbox import Pin
 
 RESIDUAL: Final = residual_array(None)
 

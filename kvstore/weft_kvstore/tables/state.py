@@ -12,7 +12,7 @@ import numpy as np
 from weft_kernels.rules.record import Hyper
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Alike, Array, Range, bytes_of, exact_sum
-from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, PullWait, WaitingPulls
+from weft_kvstore.bucket.pulls import UNPINNED, AnswerEntry, AnswerSegment, PullWait, WaitingPulls
 from weft_kvstore.bucket.sets import KnownSets, check_version
 from weft_kvstore.bucket.steps import RULE_ERRORS
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
@@ -26,7 +26,7 @@ from weft_kvstore.sharding import RowLayout
 from weft_kvstore.tables.steps import TableSpec, TableSteps
 from weft_kvstore.wire.codec import PushSegment, RowReader
 from weft_kvstore.wire.messages import PayloadKind
-from weft_kvstore.wire.outbox import CALL_PRIORITY, UNPINNED, BufferSource, OutSegment
+from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutSegment
 
 _NEVER: Final = -1
 

@@ -1,6 +1,5 @@
-"""What waits to be sent on a connection: segments, pins on the arrays that have their bytes, the credit of a
-link, and the queue that fills frames with the most urgent slices at the moment of sending. Pure: the time is a
-parameter."""
+"""What waits to be sent on a connection: segments, the credit of a link, and the queue that fills frames with the most
+urgent slices at the moment of sending. Pure: the time is a parameter."""
 
 from __future__ import annotations
 
@@ -9,9 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-import numpy as np
-
-from weft_kvstore.arrays import Array, Buffer, bytes_of
+from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.settings import COPIED_BYTES, LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import MAX_ENTRIES
@@ -60,33 +57,22 @@ CALL_PRIORITY: Final = 1 << 32
 """A slice is sent by its described priority minus its call's priority times this, the lowest first. Described
 priorities differ by less than it, so calls rank above them."""
 
-EMPTY: Final = BufferSource(memoryview(b""))
+CANCELLED: Final = BufferSource(memoryview(b""))
 """The source of a cancelled segment."""
 
 
 class OutSegment(Generic[E, W]):
     """Slices `first` to `first + count` of what its `entry` (an E) names; slice `first + i` has bytes `bounds[i]` to
-    `bounds[i + 1]` of its source. `owner` (a W) is the caller's.
+    `bounds[i + 1]` of its source, the first of them at `start`. `owner` (a W) is the caller's; `request` is what it is
+    cancelled by.
 
-    `priorities` of the slices ascend; None if all have the same `priority`. While the segment is queued, `sent` slices
-    have been sent; `nbytes` and `priority` are those of the rest, and of its first slice.
+    `priorities` of the slices ascend; None if all have the same `priority`. A segment of which only some slices leave
+    in a frame is split. `row` is that of the last frame in which it left, -1 if it never did.
     """
 
     __slots__ = (
-        "bounds",
-        "cancelled",
-        "count",
-        "entry",
-        "first",
-        "is_again",
-        "nbytes",
-        "owner",
-        "priorities",
-        "priority",
-        "queued",
-        "sent",
-        "seq",
-        "source",
+        *("bounds", "count", "entry", "first", "nbytes", "owner", "priorities", "priority", "request", "row", "seq"),
+        *("source", "start"),
     )
 
     def __init__(
@@ -103,102 +89,37 @@ class OutSegment(Generic[E, W]):
         self.entry = entry
         self.first = first
         self.count = len(bounds) - 1
-        self.nbytes = int(bounds[-1] - bounds[0])
+        self.start = int(bounds[0])
+        self.nbytes = int(bounds[-1]) - self.start
         self.bounds = bounds
         self.source = source
         self.priorities = priorities
         self.priority = priority if priorities is None else int(priorities[0])
         self.owner = owner
-        self.sent = 0
-        self.seq = 0
-        self.is_again = False
-        """Whether it was sent before."""
-        self.queued = False
-        self.cancelled = False
+        self.request = self.seq = 0
+        self.row = -1
 
-    @property
-    def waiting(self) -> int:
-        """How many slices were not sent yet."""
-        return self.count - self.sent
-
-    def mark_sent(self, count: int, nbytes: int) -> None:
-        """Counts `count` more slices as sent, which have so many bytes."""
-        self.sent += count
-        self.nbytes -= nbytes
-        if self.priorities is not None and self.sent < self.count:
-            self.priority = int(self.priorities[self.sent])
-
-    def part(self, first: int, count: int) -> OutSegment[E, W]:
-        """A segment of some of its slices, numbered from 0 in it, which were sent and are sent again."""
-        priorities = None if self.priorities is None else self.priorities[first : first + count]
-        again: OutSegment[E, W] = OutSegment(
+    def split(self, count: int) -> OutSegment[E, W]:
+        """Takes its first `count` slices away, fewer than all: they are a segment of the same place in the queue."""
+        some: OutSegment[E, W] = OutSegment(
             self.entry,
-            self.first + first,
-            self.bounds[first : first + count + 1],
+            self.first,
+            self.bounds[: count + 1],
             self.source,
             priority=self.priority,
             owner=self.owner,
-            priorities=priorities,
+            priorities=None if self.priorities is None else self.priorities[:count],
         )
-        again.seq, again.is_again = self.seq, True
-        return again
-
-
-# --- Pins: parts of arrays that are not written while their bytes are sent --------------------------------------------
-
-
-class Pinnable:
-    """An array in parts; `pinned` (parts) counts the pins on each, and a part is not written while it is pinned.
-    `source` has the bytes, from `start` on. `shared`: the array is in shared memory, where peers read it; `original` is
-    that array, of a copy."""
-
-    __slots__ = ("array", "original", "pinned", "shared", "source", "start")
-
-    def __init__(self, array: Array, source: BufferSource, start: int, parts: int, *, shared: bool = False) -> None:
-        self.original: Pinnable | None = None
-        self.array = array
-        self.source = source
-        self.start = start
-        self.shared = shared
-        self.pinned = np.zeros(parts, np.int32)
-
-    def copy(self) -> Pinnable:
-        """A copy without pins, in private memory."""
-        array = self.array.copy()
-        copy = Pinnable(array, BufferSource(bytes_of(array), self.source.wrap), 0, len(self.pinned))
-        copy.original = self if self.shared else self.original
-        return copy
-
-    def copied_back(self) -> Pinnable:
-        """The shared original with this copy's values, if it has no pins; else this copy."""
-        original = self.original
-        if original is None or original.pinned.any():
-            return self
-        np.copyto(original.array, self.array)
-        return original
-
-
-class Pin:
-    """Pins `count` parts of an array from number `part` on; nothing if the array is None. `first` is what its owner
-    calls the first of them."""
-
-    __slots__ = ("_offset", "pinnable")
-
-    def __init__(self, pinnable: Pinnable | None, part: int, count: int, *, first: int = 0) -> None:
-        self.pinnable = pinnable
-        self._offset = part - first
-        if pinnable is not None:
-            pinnable.pinned[part if count == 1 else slice(part, part + count)] += 1
-
-    def release(self, first: int, count: int) -> None:
-        """Unpins some that have arrived, or will not be sent."""
-        if self.pinnable is not None:
-            part = first + self._offset
-            self.pinnable.pinned[part if count == 1 else slice(part, part + count)] -= 1
-
-
-UNPINNED: Final = Pin(None, 0, 0)
-"""The owner of segments of an array that is written by nobody."""
+        some.request, some.seq = self.request, self.seq
+        self.first += count
+        self.count -= count
+        self.start += some.nbytes
+        self.nbytes -= some.nbytes
+        self.bounds = self.bounds[count:]
+        if self.priorities is not None:
+            self.priorities = self.priorities[count:]
+            self.priority = int(self.priorities[0])
+        return some
 
 
 # --- How much may be in flight on a link, and how long a frame may be -------------------------------------------------
@@ -272,50 +193,39 @@ class LinkBounds:
         self.frame_bytes = self._settings.frame_bytes or frame
 
 
-# --- Frames and the fragments of segments in them ---------------------------------------------------------------------
-
-
-class Fragment(NamedTuple, Generic[E, W]):
-    """Slices `first` to `first + count` of a segment, numbered from 0 in it, that travel in a frame: bytes `start` to
-    `stop` of the segment. They are in row number `row` of the frame."""
-
-    segment: OutSegment[E, W]
-    first: int
-    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
-    start: int
-    stop: int
-    row: int = 0
+# --- Frames -----------------------------------------------------------------------------------------------------------
 
 
 class OutFrame(NamedTuple, Generic[E, W]):
-    """A frame that leaves now: its number, its fragments and their bytes in the same order, when it left, and how many
+    """A frame that leaves now: its number, its segments, the bytes that they have together, when it left, and how many
     bytes were in flight then, its own among them. `rows` are those of its message: the fields of an entry, then
-    `first`, `count`, `nbytes`; fragments that continue one another have one together."""
+    `first`, `count`, `nbytes`. Segments that
+    continue one another have one together."""
 
     number: int
     rows: list[Any]
-    fragments: tuple[Fragment[E, W], ...]
+    segments: list[OutSegment[E, W]]
     nbytes: int
     left_at: float
     in_flight: int
 
-    def sections(self) -> list[tuple[list[Fragment[E, W]], Sequence[Buffer]]]:
-        """Adjacent fragments of one source, and their bytes, which are read at once: how a source encodes a segment
+    def sections(self) -> list[tuple[list[OutSegment[E, W]], Sequence[Buffer]]]:
+        """Adjacent segments of one source, and their bytes, which are read at once: how a source encodes a segment
         depends on all of it."""
-        found: list[list[Fragment[E, W]]] = []
-        for fragment in self.fragments:
+        found: list[list[OutSegment[E, W]]] = []
+        for segment in self.segments:
             last = found[-1][-1] if found else None
-            if last is not None and last.segment.source is fragment.segment.source and last.stop == fragment.start:
-                found[-1].append(fragment)
+            if last is not None and last.source is segment.source and last.start + last.nbytes == segment.start:
+                found[-1].append(segment)
             else:
-                found.append([fragment])
-        return [(some, some[0].segment.source.read(some[0].start, some[-1].stop)) for some in found]
+                found.append([segment])
+        return [(some, some[0].source.read(some[0].start, some[-1].start + some[-1].nbytes)) for some in found]
 
     def payload(self) -> Buffer:
         """The bytes: a view if they are adjacent in one buffer, else joined."""
-        if len(self.fragments) == 1:
-            (one,) = self.fragments
-            parts = one.segment.source.read(one.start, one.stop)
+        if len(self.segments) == 1:
+            (one,) = self.segments
+            parts = one.source.read(one.start, one.start + one.nbytes)
         else:
             parts = [part for _, parts in self.sections() for part in parts]
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -331,10 +241,9 @@ class Outbox(Generic[E, W]):
     """Slices on their way to one peer.
 
     `bounds`: how much may be in flight now. `loopback`: the link is no network's.
-    Invariants: `queued_bytes` and `queued_slices` are sums over waiting segments that are not cancelled
-    (`OutSegment.queued`); `in_flight_bytes` the sum over `frames`, which left and were not acknowledged; their numbers
-    count up and are never used twice. `_cancelled` counts the segments of the heap that are cancelled: no more than
-    half of it.
+    Invariants: `waiting` has the segments that wait, by request; `queued_bytes` and `queued_slices` are sums over them;
+    `in_flight_bytes` is the sum over `frames`, which left and were not acknowledged; their numbers count up and are
+    never used twice. `_cancelled` counts the segments of the heap that are cancelled: no more than half of it.
     """
 
     def __init__(self, settings: LinkSettings, *, loopback: bool = False) -> None:
@@ -345,6 +254,7 @@ class Outbox(Generic[E, W]):
         self._settings = settings
         self.shared = False
         self.bounds = LinkBounds(settings, loopback=loopback)
+        self.waiting: dict[int, dict[OutSegment[E, W], None]] = {}
         self._heap: list[tuple[int, int, int, OutSegment[E, W]]] = []
         """By priority, then by when it came; parts of one segment in their order."""
         self._cancelled = 0
@@ -363,16 +273,17 @@ class Outbox(Generic[E, W]):
         """How many segments wait, whole or in part."""
         return len(self._heap) - self._cancelled
 
-    def put(self, segment: OutSegment[E, W]) -> None:
-        """Hands a segment over. Equal priorities keep the order in which they came; a part has its segment's place."""
+    def put(self, segment: OutSegment[E, W], request: int) -> None:
+        """Hands a segment over. Equal priorities keep the order in which they came, also of what is put again."""
         if not self._settings.priorities:
             segment.priority, segment.priorities = 0, None
         if not segment.seq:
             self._seq += 1
             segment.seq = self._seq
-        segment.queued = True
+        segment.request = request
         self.queued_bytes += segment.nbytes
         self.queued_slices += segment.count
+        self.waiting.setdefault(request, {})[segment] = None
         heapq.heappush(self._heap, (segment.priority, segment.seq, segment.first, segment))
 
     def fill(self, now: float, most: float = math.inf) -> OutFrame[E, W] | None:
@@ -386,28 +297,15 @@ class Outbox(Generic[E, W]):
         limit = min(largest, room)
         if limit < min(largest, self.queued_bytes) and 2 * self.in_flight_bytes > credit:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
-        heap = self._heap
-        fragments: list[Fragment[E, W]] = []
+        segments: list[OutSegment[E, W]] = []
         rows: list[Any] = []
         entry: E | None = None
         total = next_slice = 0
-        while heap and len(fragments) < MAX_ENTRIES:
-            segment = heap[0][3]
-            if not segment.queued:
-                heapq.heappop(heap)
-                self._cancelled -= 1
-                continue
-            sent, bounds = segment.sent, segment.bounds
-            count = segment.count - sent
-            if segment.nbytes > limit - total or segment.priorities is not None:
-                count = self._count_within(limit - total)
-            if not count:
-                # The first slice may be larger than the frame, and than the credit where nothing is under way.
-                if fragments or (int(bounds[sent + 1] - bounds[sent]) > room and self.in_flight_bytes):
-                    break
-                count = 1
-            first, start = segment.first + sent, int(bounds[sent])
-            nbytes = segment.nbytes if sent + count == segment.count else int(bounds[sent + count]) - start
+        while self._heap and len(segments) < MAX_ENTRIES:
+            segment = self._take(limit - total, None if segments else room)
+            if segment is None:
+                break
+            first, count, nbytes = segment.first, segment.count, segment.nbytes
             if first == next_slice and segment.entry == entry:
                 rows[-1][-2] += count
                 rows[-1][-1] += nbytes
@@ -415,91 +313,91 @@ class Outbox(Generic[E, W]):
                 entry = segment.entry
                 rows.append([*entry, first, count, nbytes])  # type: ignore[misc]  # it is a tuple
             next_slice = first + count
-            fragments.append(Fragment(segment, sent, count, start, start + nbytes, len(rows) - 1))
+            segment.row = len(rows) - 1
+            segments.append(segment)
             total += nbytes
             self.queued_slices -= count
-            segment.mark_sent(count, nbytes)
-            if segment.sent < segment.count:
-                heapq.heapreplace(heap, (segment.priority, segment.seq, segment.first + segment.sent, segment))
-            else:
-                segment.queued = False
-                heapq.heappop(heap)
-        if not fragments:
+        if not segments:
             return None
         self.queued_bytes -= total
         self._frame_number += 1
         self.in_flight_bytes += total
-        frame = OutFrame(self._frame_number, rows, tuple(fragments), total, now, self.in_flight_bytes)
+        frame = OutFrame(self._frame_number, rows, segments, total, now, self.in_flight_bytes)
         self.frames[frame.number] = frame
         return frame
 
-    def _count_within(self, limit: int) -> int:
-        """How many slices of the most urgent segment leave before any other, within so many bytes."""
-        heap, segment = self._heap, self._heap[0][3]
-        sent = segment.sent
-        count = segment.count - sent
+    def _take(self, limit: int, room: int | None) -> OutSegment[E, W] | None:
+        """The most urgent slices that leave before any other, within so many bytes; None where not even one does. Where
+        there is a `room`, a first one may be larger than the limit, and than the room if nothing is under way."""
+        heap = self._heap
+        while heap and heap[0][3].source is CANCELLED:
+            heapq.heappop(heap)
+            self._cancelled -= 1
+        if not heap:
+            return None
+        segment = heap[0][3]
+        count = segment.count
         if segment.nbytes > limit:
-            count = int(segment.bounds[sent + 1 :].searchsorted(segment.bounds[sent] + limit, "right"))
+            count = int(segment.bounds[1:].searchsorted(segment.start + limit, "right"))
         if segment.priorities is not None and len(heap) > 1:
             priority, seq, *_ = min(heap[1:3])
             side: Literal["left", "right"] = "right" if segment.seq < seq else "left"
-            count = min(count, max(int(segment.priorities[sent:].searchsorted(priority, side)), 1))
-        return count
+            count = min(count, max(int(segment.priorities.searchsorted(priority, side)), 1))
+        if not count:
+            if room is None or (int(segment.bounds[1]) - segment.start > room and self.in_flight_bytes):
+                return None
+            count = 1
+        if count < segment.count:
+            some = segment.split(count)
+            heapq.heapreplace(heap, (segment.priority, segment.seq, segment.first, segment))
+            return some
+        heapq.heappop(heap)
+        others = self.waiting[segment.request]
+        del others[segment]
+        if not others:
+            del self.waiting[segment.request]
+        return segment
 
-    def acknowledge(self, number: int, now: float) -> tuple[Fragment[E, W], ...]:
-        """The fragments of a frame that has arrived. Raises ProtocolError for a frame that is not in flight."""
+    def acknowledge(self, number: int, now: float) -> list[OutSegment[E, W]]:
+        """The segments of a frame that has arrived. Raises ProtocolError for a frame that is not in flight."""
         frame = self.frames.pop(number, None)
         if frame is None:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         if frame.nbytes and not self.bounds.is_local:
             self.bounds.acknowledged(frame.in_flight, now - frame.left_at)
-        return frame.fragments
+        return frame.segments
 
-    def cancel(self, segment: OutSegment[E, W]) -> None:
-        """Slices of a segment that were not sent will not be; those in flight stay so. Releases the segment's source at
-        once: the sender has references of its own to what was sent."""
-        segment.cancelled = True
-        if not segment.queued:
-            return
-        segment.queued = False  # It stays in the heap, without counting, until it comes to its head.
-        self.queued_bytes -= segment.nbytes
-        self.queued_slices -= segment.waiting
-        segment.source = EMPTY
-        self._cancelled += 1
+    def cancel(self, request: int) -> list[OutSegment[E, W]]:
+        """What waits of a request will not be sent, and is returned; what is in flight stays so. Releases their source
+        at once."""
+        segments = [*self.waiting.pop(request, ())]
+        for segment in segments:
+            self.queued_bytes -= segment.nbytes
+            self.queued_slices -= segment.count
+            segment.source = CANCELLED  # It stays in the heap until it comes to its head.
+        self._cancelled += len(segments)
         if 2 * self._cancelled > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[3].queued]
+            self._heap = [entry for entry in self._heap if entry[3].source is not CANCELLED]
             heapq.heapify(self._heap)
             self._cancelled = 0
+        return segments
 
-    def requeue(self) -> list[OutSegment[E, W]]:
-        """After a broken connection: what was in flight is queued again in its old order, unless it was cancelled.
-        Returns the new segments, which have to be cancelled in turn where their owner is."""
+    def requeue(self) -> None:
+        """After a broken connection: what was in flight waits again, in its old place."""
         frames, self.frames = self.frames, {}
         self.in_flight_bytes = 0
         self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self.shared)
-        return self._put_again([one for frame in frames.values() for one in frame.fragments])
+        for frame in frames.values():
+            for segment in frame.segments:
+                self.put(segment, segment.request)
 
-    def requeue_segment(self, number: int, row: int) -> list[OutSegment[E, W]]:
-        """A row of a frame in flight was refused: its fragments are queued again, as by `requeue`."""
-        frame = self.frames[number]
-        self.frames[number] = frame._replace(fragments=tuple([one for one in frame.fragments if one.row != row]))
-        return self._put_again([one for one in frame.fragments if one.row == row])
-
-    def _put_again(self, fragments: Sequence[Fragment[E, W]]) -> list[OutSegment[E, W]]:
-        again = [one.segment.part(one.first, one.count) for one in fragments if not one.segment.cancelled]
-        for segment in again:
-            self.put(segment)
-        return again
-
-    def clear(self) -> tuple[list[Fragment[E, W]], list[Fragment[E, W]]]:
+    def clear(self) -> tuple[list[OutSegment[E, W]], list[OutSegment[E, W]]]:
         """Empties it, for a peer that is gone: what has left on some connection, and what has not."""
-        left = [one for frame in self.frames.values() for one in frame.fragments]
-        unsent: list[Fragment[E, W]] = []
-        for segment in [one for *_, one in self._heap if one.queued]:
-            sent, bounds = segment.sent, segment.bounds
-            rest = Fragment(segment, sent, segment.waiting, int(bounds[sent]), int(bounds[-1]))
-            (left if segment.is_again else unsent).append(rest)
-        self._heap, self.frames, self._cancelled = [], {}, 0
+        left = [one for frame in self.frames.values() for one in frame.segments]
+        unsent: list[OutSegment[E, W]] = []
+        for segment in [one for some in self.waiting.values() for one in some]:
+            (unsent if segment.row < 0 else left).append(segment)
+        self._heap, self.frames, self.waiting, self._cancelled = [], {}, {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return left, unsent

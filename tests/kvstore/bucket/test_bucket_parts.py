@@ -17,14 +17,15 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.pulls import Pin, PullWait
 from weft_kvstore.bucket.sums import Gradient, PendingSegments
-from weft_kvstore.bucket.update import BucketValues
+from weft_kvstore.bucket.update import BucketValues, Pinnable
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.errors import PushRefusedError
+from weft_kvstore.settings import COPIED_BYTES
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.outbox import Pin
+from weft_kvstore.wire.outbox import BufferSource
 
 some_range = st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda one: (one[0], one[0] + one[1]))
 
@@ -290,6 +291,12 @@ def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
         for store, number in zip(stores, pushed, strict=True):
             store.push("m", 0, np.full(5, number, dtype))
         assert np.all(stores[0].pull("m", 1).result(20) == np.full(5, mean, dtype))
+
+
+def test_a_copy_of_a_block_is_sent_as_its_original_was() -> None:
+    original = Pinnable(np.ones(COPIED_BYTES, np.uint8), BufferSource(memoryview(b""), bytes), 0, 1)
+    (part,) = original.copy().source.read(0, COPIED_BYTES)
+    assert part == b"\1" * COPIED_BYTES
 
 
 def test_a_block_that_was_copied_moves_back_to_where_peers_read_it_once_nobody_does() -> None:

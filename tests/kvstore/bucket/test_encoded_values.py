@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from weft_kvstore.bucket import update as bucket_values
+from weft_kvstore.bucket.pulls import Pin
 from weft_kvstore.bucket.update import BucketValues, EncodedValues
 from weft_kvstore.compression import Codec
 from weft_kvstore.description.records import CompressionDescription, Kind
 from weft_kvstore.sharding import codec_of
-from weft_kvstore.wire.outbox import Pin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -818,8 +818,8 @@ def test_a_large_frame_of_which_all_was_refused_and_is_sent_again_is_nobodys() -
     outbox = client.links[0].outbox
     client.links[0].flush(simulation.now)
     assert client.links[0].reads(operation)
-    (number,) = outbox.frames
-    outbox.requeue_segment(number, 0)
+    (frame,) = outbox.frames.values()
+    outbox.put(frame.segments.pop(), operation.number)
     assert not client.links[0].reads(operation)
     client.end(operation, None, StoreRefusedError("far"))
     client.end_futures()

@@ -32,10 +32,10 @@ class Link:
             source = BufferSource(
                 memoryview(self.array)[:nbytes] if shared else memoryview(bytes([number + 1]) * nbytes)
             )  # type: ignore[arg-type]
-            self.outbox.put(OutSegment(entry, 0, np.array([0, nbytes]), source, priority=number, owner=number))
+            self.outbox.put(OutSegment(entry, 0, np.array([0, nbytes]), source, priority=number, owner=number), number)
         frame = self.outbox.fill(0.0)
         assert frame is not None
-        assert len(frame.fragments) == len(segments)
+        assert len(frame.segments) == len(segments)
         return frame, self.shared.put(frame)
 
 
@@ -58,8 +58,8 @@ def test_what_was_copied_has_arrived_and_what_is_in_its_array_waits_until_it_was
     link = Link()
     frame, at = link.put((LARGE, True), (LARGE, False))
     assert at[0] == (0, LARGE)
-    in_place, copied = frame.fragments
-    assert link.shared.arrived(frame.number, frame.fragments) == [copied]
+    in_place, copied = frame.segments
+    assert link.shared.arrived(frame.number, frame.segments) == [copied]
     assert (link.shared.is_unread(0), link.shared.is_unread(1)) == (True, False)
     assert link.shared.release(frame.number) == [in_place]
     assert not link.shared.is_unread(0)
@@ -69,13 +69,13 @@ def test_what_is_released_before_it_has_arrived_waits_for_nothing_then() -> None
     link = Link()
     frame, _ = link.put((LARGE, True))
     assert link.shared.release(frame.number) == []
-    assert link.shared.arrived(frame.number, frame.fragments) is frame.fragments
+    assert link.shared.arrived(frame.number, frame.segments) is frame.segments
 
 
 def test_room_is_given_back_once_it_was_read() -> None:
     link = Link(room=LARGE)
     frame, at = link.put((LARGE, False))
-    link.shared.arrived(frame.number, frame.fragments)
+    link.shared.arrived(frame.number, frame.segments)
     assert link.put((LARGE, False))[1] == []
     link.shared.release(frame.number)
     assert link.put((LARGE, False))[1] == at
@@ -84,9 +84,9 @@ def test_room_is_given_back_once_it_was_read() -> None:
 def test_all_is_read_no_more_once_a_new_connection_has_begun() -> None:
     link = Link(room=LARGE)
     arrived, _ = link.put((LARGE, True), (LARGE, False))
-    link.shared.arrived(arrived.number, arrived.fragments)
+    link.shared.arrived(arrived.number, arrived.segments)
     link.put((LARGE, True))
     assert link.put((LARGE, False))[1] == [], "no room"
-    assert link.shared.release_all() == [arrived.fragments[0]], "what has not arrived is sent again"
+    assert link.shared.release_all() == [arrived.segments[0]], "what has not arrived is sent again"
     assert not link.shared.frames
     assert link.put((LARGE, False))[1] != []

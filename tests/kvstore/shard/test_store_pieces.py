@@ -96,7 +96,7 @@ def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
     outbox = shard.core.peers[b"0"].outbox
     with pytest.MonkeyPatch.context() as patched:
         inner = type(outbox).put
-        patched.setattr(type(outbox), "put", lambda box, segment: inner(box, put.append(segment.count) or segment))
+        patched.setattr(type(outbox), "put", lambda box, one, *key: inner(box, put.append(one.count) or one, *key))
         shard.core.receive(b"0", encode(pull_of(1, 0, 0, count=count)), 0.0)
     assert put == [BLOCK_BYTES // 4] * (4 * count // BLOCK_BYTES)
     assert not shard.core.work.queue

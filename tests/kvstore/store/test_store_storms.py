@@ -168,7 +168,7 @@ def leftovers(simulation: Simulation) -> list[Any]:
         assert shard.counts.malformed == 0
         assert shard.job is not None
         for peer in shard.job.peers.values():
-            found += [peer.pulls, peer.failed, peer.unrepeated, peer.measures, peer.done, peer._answers]
+            found += [peer.pulls, peer.failed, peer.unrepeated, peer.measures, peer.done, peer.outbox.waiting]
             found += [peer.open_entries, peer.ids_bytes, peer.outbox.queued_slices, peer.outbox.in_flight_bytes]
         found += [bucket.pulls.versions for bucket in shard.job.shard.buckets.values()]
         found += [table.pulls.versions for table in shard.job.shard.tables.values()]

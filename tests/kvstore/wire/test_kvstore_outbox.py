@@ -29,7 +29,6 @@ from weft_kvstore.wire.outbox import (
     Outbox,
     OutFrame,
     OutSegment,
-    Pinnable,
 )
 
 Segment = OutSegment[Any, Any]
@@ -60,12 +59,12 @@ def slices(frame: OutFrame[Any, Any]) -> list[tuple[Any, int, int]]:
     """(entry, slice, bytes) in the order in which they lie in a frame."""
     return [
         (
-            fragment.segment.entry,
-            fragment.segment.first + number,
-            int(fragment.segment.bounds[number + 1] - fragment.segment.bounds[number]),
+            segment.entry,
+            segment.first + number,
+            int(segment.bounds[number + 1] - segment.bounds[number]),
         )
-        for fragment in frame.fragments
-        for number in range(fragment.first, fragment.first + fragment.count)
+        for segment in frame.segments
+        for number in range(segment.count)
     ]
 
 
@@ -86,7 +85,7 @@ def drained(outbox: Outbox[Any, Any]) -> list[tuple[Any, int, int]]:
 def test_the_most_urgent_leave_first_and_equal_priorities_keep_their_order(given_in: list[tuple[int, int]]) -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=700, frame_bytes=300))
     for number, (priority, nbytes) in enumerate(given_in):
-        outbox.put(slice_of(nbytes, priority, number))
+        outbox.put(slice_of(nbytes, priority, number), 1)
     order = sorted(range(len(given_in)), key=lambda number: (given_in[number][0], number))
     assert [index for _, index, _ in drained(outbox)] == order
 
@@ -106,7 +105,7 @@ def test_runs_of_many_slices_leave_as_if_each_slice_had_been_put_by_itself(
     wanted = []
     for number, one in enumerate(segments):
         one.sort(key=lambda each: each[0])
-        outbox.put(segment_of([nbytes for _, nbytes in one], [priority for priority, _ in one], 10, (number,)))
+        outbox.put(segment_of([nbytes for _, nbytes in one], [priority for priority, _ in one], 10, (number,)), 1)
         urgency = [priority if priorities else 0 for priority, _ in one]
         wanted += [(urgency[at], (number,), 10 + at, one[at][1]) for at in range(len(one))]
     assert outbox.queued_slices == len(wanted)
@@ -135,7 +134,7 @@ def joined(found: list[tuple[Any, int, int]]) -> list[list[Any]]:
 def test_without_priorities_the_first_in_is_the_first_out() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(priorities=False))
     for number, priority in enumerate([3, 0, 2, 1]):
-        outbox.put(slice_of(10, priority, number))
+        outbox.put(slice_of(10, priority, number), 1)
     assert [index for _, index, _ in drained(outbox)] == [0, 1, 2, 3]
 
 
@@ -164,11 +163,11 @@ def test_at_most_the_credit_or_one_slice_arrives_before_an_urgent_slice(
     for event in before:
         if isinstance(event, list):
             largest = max(largest, *event)
-            outbox.put(segment_of(event, 1))
+            outbox.put(segment_of(event, 1), 1)
         elif wire:
             outbox.acknowledge(wire.popleft().number, 1.0)
         send()
-    outbox.put(slice_of(urgent, priority=0, index=99))
+    outbox.put(slice_of(urgent, priority=0, index=99), 1)
     arrived_before = 0
     while True:
         send()
@@ -184,8 +183,8 @@ def test_at_most_the_credit_or_one_slice_arrives_before_an_urgent_slice(
 def test_without_priorities_the_law_does_not_hold() -> None:
     """What the law's test would see if the mechanism were off: everything waiting arrives first."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=100, frame_bytes=100, priorities=False))
-    outbox.put(segment_of([100] * 10, 1))
-    outbox.put(slice_of(10, priority=0, index=99))
+    outbox.put(segment_of([100] * 10, 1), 1)
+    outbox.put(slice_of(10, priority=0, index=99), 1)
     order = drained(outbox)
     before = [index for _, index, _ in order].index(99)
     assert sum(nbytes for *_, nbytes in order[:before]) == 1000
@@ -193,7 +192,7 @@ def test_without_priorities_the_law_does_not_hold() -> None:
 
 def test_a_slice_larger_than_the_credit_goes_alone() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=100, frame_bytes=100))
-    outbox.put(segment_of([60, 1000, 60]))
+    outbox.put(segment_of([60, 1000, 60]), 1)
     first = outbox.fill(0.0)
     assert first is not None
     assert indices(first) == [0]
@@ -210,7 +209,7 @@ def test_a_slice_larger_than_the_credit_goes_alone() -> None:
 def test_small_slices_share_a_frame_that_does_not_wait_to_fill() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=1000, frame_bytes=100))
     for number in range(2):
-        outbox.put(segment_of([10] * 6, first=10 * number))
+        outbox.put(segment_of([10] * 6, first=10 * number), 1)
     frames = [outbox.fill(0.0), outbox.fill(0.0), outbox.fill(0.0)]
     assert [indices(frame) if frame else [] for frame in frames] == [[0, 1, 2, 3, 4, 5, 10, 11, 12, 13], [14, 15], []]
 
@@ -218,7 +217,7 @@ def test_small_slices_share_a_frame_that_does_not_wait_to_fill() -> None:
 def test_a_frame_within_one_buffer_is_a_view_of_it() -> None:
     segment = segment_of([4, 4, 4], first=4, entry=(5, 1))
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=12, frame_bytes=8))
-    outbox.put(segment)
+    outbox.put(segment, 1)
     payloads = []
     for first, count in ((4, 2), (6, 1)):
         frame = outbox.fill(0.0)
@@ -239,9 +238,9 @@ class Turned:
 def test_what_the_header_has_as_one_run_is_cut_at_once() -> None:
     """Parts of a segment that have left and leave again are pieces of their own."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(frame_bytes=2, credit_bytes=1 << 20))
-    outbox.put(OutSegment((0, 0), 0, np.arange(5), Turned(), priority=0, owner=None))
+    outbox.put(OutSegment((0, 0), 0, np.arange(5), Turned(), priority=0, owner=None), 1)
     other = slice_of(2, 1, 7, entry=(1, 0))
-    outbox.put(other)
+    outbox.put(other, 2)
     assert [bytes(frame.payload()) for frame in (outbox.fill(0.0), outbox.fill(0.0)) if frame] == [b"\1\0", b"\3\2"]
     outbox.requeue()
     outbox.bounds.frame_bytes = 8
@@ -256,7 +255,7 @@ def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
     for entry, text, index in [((0, 0), b"abcd", 0), ((1, 0), b"efgh", 0), ((0, 0), b"ijkl", 3), ((0, 0), b"mn", 4)]:
         bounds = np.array([0, len(text)])
-        outbox.put(OutSegment(entry, index, bounds, BufferSource(memoryview(text)), priority=0, owner=None))
+        outbox.put(OutSegment(entry, index, bounds, BufferSource(memoryview(text)), priority=0, owner=None), 1)
     frame = outbox.fill(0.0)
     assert frame is not None
     assert frame.rows == [[0, 0, 0, 1, 4], [1, 0, 0, 1, 4], [0, 0, 3, 2, 6]]
@@ -269,18 +268,18 @@ def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_pl
     segments: list[list[tuple[int, int]]], sent: int, cancelled: set[int]
 ) -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=200, frame_bytes=60))
-    put = []
     for number, one in enumerate(segments):
         one.sort(key=lambda each: each[0])
-        put.append(segment_of([nbytes for _, nbytes in one], [priority for priority, _ in one], entry=(number,)))
-        outbox.put(put[-1])
+        outbox.put(
+            segment_of([nbytes for _, nbytes in one], [priority for priority, _ in one], entry=(number,)), number
+        )
     for _ in range(sent):
         outbox.fill(0.0)
-    again = [*put, *outbox.requeue()]
+    outbox.requeue()
     assert outbox.in_flight_bytes == 0
-    for segment in again:
-        if segment.entry[0] in cancelled:
-            outbox.cancel(segment)
+    for request in cancelled:
+        slices_of = sum(segment.count for segment in outbox.cancel(request))
+        assert slices_of == (len(segments[request]) if request < len(segments) else 0)
     outbox.fill(0.0)
     outbox.fill(0.0)
     outbox.requeue()
@@ -296,45 +295,43 @@ def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_pl
     assert (outbox.in_flight_bytes, outbox.queued_bytes, outbox.queued_slices) == (0, 0, 0)
 
 
-def test_pieces_that_were_refused_together_wait_again_and_leave_the_numbers_of_a_frames_runs() -> None:
+def test_what_left_and_was_taken_out_of_its_frame_waits_again_as_it_was() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
     segments = [slice_of(4, index=index, entry=entry) for entry, index in [("a", 0), ("a", 1), ("b", 7), ("a", 2)]]
     for segment in [*segments, segment_of([2, 2], first=3, entry="a")]:
-        outbox.put(segment)
+        outbox.put(segment, 1)
     frame = outbox.fill(0.0)
     assert frame is not None
-    fragments = list(frame.fragments)
-    assert [one.row for one in fragments] == [0, 0, 1, 2, 2]
-    outbox.cancel(segments[3])
-    again = outbox.requeue_segment(frame.number, 2)
-    assert [(segment.first, segment.count) for segment in again] == [(3, 2)]
-    assert [segment.first for segment in outbox.requeue_segment(frame.number, 0)] == [0, 1]
-    assert outbox.acknowledge(frame.number, 0.0) == (fragments[2],)
-    assert drained(outbox) == [("a", 0, 4), ("a", 1, 4), ("a", 3, 2), ("a", 4, 2)]
+    assert [one.row for one in frame.segments] == [0, 0, 1, 2, 2]
+    assert not outbox.waiting
+    for segment in [one for one in frame.segments if one.row != 1]:
+        frame.segments.remove(segment)
+        outbox.put(segment, 2)
+    assert outbox.acknowledge(frame.number, 0.0) == [segments[2]]
+    assert drained(outbox) == [("a", 0, 4), ("a", 1, 4), ("a", 2, 4), ("a", 3, 2), ("a", 4, 2)]
 
 
-def test_a_cancelled_run_is_not_sent_and_does_not_count() -> None:
+def test_a_cancelled_request_is_not_sent_and_does_not_count() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=15, frame_bytes=15))
-    segments = [segment_of([10, 10], first=10 * number) for number in range(3)]
-    for segment in segments:
-        outbox.put(segment)
-    frame = outbox.fill(0.0)
-    assert frame is not None
-    outbox.cancel(segments[0])
-    outbox.cancel(segments[1])
-    outbox.cancel(segments[1])
+    for number in range(3):
+        outbox.put(segment_of([10, 10], first=10 * number), number)
+    assert outbox.fill(0.0) is not None
+    found = [*outbox.cancel(0), *outbox.cancel(1), *outbox.cancel(1)]
+    assert [(one.first, one.count, one.nbytes, one.row) for one in found] == [(1, 1, 10, -1), (10, 2, 20, -1)]
     assert (outbox.queued_slices, outbox.queued_bytes, outbox.in_flight_bytes) == (2, 20, 10)
-    assert outbox.requeue() == []
+    outbox.requeue()
+    (again,) = outbox.cancel(0)
+    assert (again.first, again.count, again.row) == (0, 1, 0)
     assert [index for _, index, _ in drained(outbox)] == [20, 21]
 
 
 def test_an_acknowledgement_of_what_is_not_under_way_is_refused() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
-    outbox.put(slice_of(10))
+    outbox.put(slice_of(10), 1)
     frame = outbox.fill(0.0)
     assert frame is not None
-    (fragment,) = outbox.acknowledge(frame.number, 1.0)
-    assert (fragment.first, fragment.count) == (0, 1)
+    (segment,) = outbox.acknowledge(frame.number, 1.0)
+    assert (segment.first, segment.count) == (0, 1)
     with pytest.raises(ProtocolError, match=r"Acknowledge\.frame: 1 is not under way"):
         outbox.acknowledge(frame.number, 1.0)
 
@@ -348,7 +345,7 @@ def carried(
     now = free = 0.0
     for number in range(frames):
         while outbox.queued_slices < 100:
-            outbox.put(slice_of(64 << 10))
+            outbox.put(slice_of(64 << 10), 1)
         while (frame := outbox.fill(now)) is not None:
             free = max(free, now) + frame.nbytes / bytes_per_s
             wire.append((frame, free + round_trip_s))
@@ -386,7 +383,7 @@ def test_both_directions_fill_the_link_though_acknowledgements_wait_behind_data(
 
     def send(end: int, slices: int = 100) -> None:
         while ends[end].queued_slices < slices:
-            ends[end].put(slice_of(64 << 10))
+            ends[end].put(slice_of(64 << 10), 1)
         while (frame := ends[end].fill(now)) is not None:
             free[end] = max(free[end], now) + frame.nbytes / bytes_per_s
             sent[end] += frame.nbytes
@@ -448,14 +445,14 @@ def test_a_link_that_becomes_faster_is_noticed_in_bursts(empty: bool) -> None:
     """A burst of 2 MiB a second, whatever frame without bytes came first: idle time is not the link's."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
     if empty:
-        outbox.put(slice_of(0))
+        outbox.put(slice_of(0), 1)
         frame = outbox.fill(0.0)
         assert frame is not None
         outbox.acknowledge(frame.number, 1e-4)
     for second in range(1, 20):
         now = float(second)
         for _ in range(32):
-            outbox.put(slice_of(64 << 10))
+            outbox.put(slice_of(64 << 10), 1)
         wire: deque[OutFrame[Any, Any]] = deque()
         while outbox.queued_slices or wire:
             while (frame := outbox.fill(now)) is not None:
@@ -476,20 +473,20 @@ def test_settings_override_the_measured_rate() -> None:
 def test_what_is_cancelled_is_not_kept() -> None:
     """Its bytes are let go at once, and of the heap no more than half is cancelled."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=64, frame_bytes=64))
-    outbox.put(slice_of(64))
+    outbox.put(slice_of(64), 1)
     assert outbox.fill(0.0) is not None
     kept = [slice_of(8, index=index) for index in range(3)]
-    for segment in kept:
-        outbox.put(segment)
+    for number, segment in enumerate(kept):
+        outbox.put(segment, number)
     for index in range(100):
         segment = slice_of(1024, index=10 + index)
-        outbox.put(segment)
-        outbox.cancel(segment)
+        outbox.put(segment, 3)
+        outbox.cancel(3)
         assert not segment.source.read(0, 1024)[0]
         assert outbox.fill(0.0) is None
         assert len(outbox._heap) <= 2 * len(kept)
-    outbox.cancel(kept[1])
-    outbox.cancel(kept[1])
+    outbox.cancel(1)
+    outbox.cancel(1)
     assert outbox.queued_bytes == 16
     outbox.acknowledge(1, 1.0)
     assert [index for _, index, _ in drained(outbox)] == [0, 2]
@@ -511,6 +508,3 @@ def test_large_parts_of_a_buffer_are_wrapped_once_and_the_others_never(monkeypat
     assert wrapped == [b"0123", b"456789"]
     source.read(1, 9)
     assert len(source._parts) == 1, "those of other steps are not kept for ever"
-    copy = Pinnable(np.zeros(10, np.uint8), source, 0, 1).copy()
-    copy.source.read(0, 10)
-    assert wrapped[-1] == bytes(10), "a copy is sent as its original was"
