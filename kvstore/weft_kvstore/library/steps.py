@@ -230,10 +230,13 @@ class SlotSteps:
             self._counts, self._to_end = self._counts | counted, self._to_end | ended
             self._ended = max(self._ended, int(last) + 1)
             handed = self._traffic.bring(where, skipped, [], lambda _: hand_over(sorted(ended.items())))
-            handed = after(handed, partial(self._end_ended, ended))
-            for one in ended:
-                self._to_end.pop(one, None)
-            return handed
+            try:
+                for one in ended:
+                    self._to_end.pop(one, None)
+                return after(handed, partial(self._end_ended, ended))  # It may have failed by now.
+            except BaseException:
+                self._to_end |= ended
+                raise
 
     def _end_ended(self, ended: dict[int, list[str]], error: BaseException | None) -> None:
         """If it has failed, the steps are to be ended again; that is noted before the caller's result has ended."""

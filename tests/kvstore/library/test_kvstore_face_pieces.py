@@ -74,6 +74,16 @@ def test_any_number_of_pushed_steps_are_ended_at_once() -> None:
     assert [step for step, _ in ended] == list(range(3000))
 
 
+def test_a_step_whose_end_fails_at_once_is_to_be_ended_again() -> None:
+    steps, ended = steps_of("w"), list[Any]()
+    push(steps, "w", None, finished(None))
+    failed = Future[None]()
+    failed.set_exception(KeyError("failed"))
+    assert steps.end(None, lambda _: failed).exception(0) is failed.exception(0)
+    steps.end(None, lambda found: finished(ended.extend(found)))
+    assert ended == [(0, [])]
+
+
 def test_joined_futures_end_with_the_last_and_fail_with_the_first_error() -> None:
     one, other = Future[int](), Future[int]()
     both = joined([one, other], sum)
