@@ -13,12 +13,12 @@ import numpy as np
 from same_host_children import wait_until
 from weft_graph.program import Update
 from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.client.calls import Store
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import Store
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 

@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import LinkState
 from weft_kvstore.description.records import StoreDescription
@@ -63,7 +63,7 @@ class Simulation:
         for number, core in enumerate(self.shards):
             core.open(JobShard(description, number, keeps_previous=keeps_previous))
         self.clients: dict[int, ClientCore] = {}
-        self.stores: dict[int, StoreCalls] = {}
+        self.stores: dict[int, Store] = {}
         self.connections: dict[tuple[int, int], Connection] = {}
         self.delivered: list[tuple[str, Parts]] = []
         """Every message that arrived: ("up" or "down", its parts)."""
@@ -74,7 +74,7 @@ class Simulation:
         for slot in range(description.slots):
             self.join(slot, incarnation=1)
 
-    def join(self, slot: int, incarnation: int) -> StoreCalls:
+    def join(self, slot: int, incarnation: int) -> Store:
         """A client for the slot; the one before it is left standing where it is, without connections."""
         client = ClientCore(
             self.description,
@@ -88,7 +88,7 @@ class Simulation:
         self.clients[slot] = client
         for shard in range(len(self.shards)):
             self.connections.pop((slot, shard), None)
-        self.stores[slot] = StoreCalls(self.description, slot)
+        self.stores[slot] = Store(self.description, slot)
         self.stores[slot].hand_to(lambda operation: client.begin(operation, self.now))
         return self.stores[slot]
 

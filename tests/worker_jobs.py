@@ -23,7 +23,7 @@ from weft_graph.ir import Graph
 from weft_graph.passes.draft import Options
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
-from weft_kvstore.store import Store
+from weft_kvstore.client.calls import Store
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task

@@ -31,6 +31,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft_kvstore.client.calls import Store
     from weft_kvstore.description.check import CurveKeyError, DescriptionError
     from weft_kvstore.description.form import Key, describe, read_description
     from weft_kvstore.description.records import (
@@ -56,9 +57,10 @@ if TYPE_CHECKING:
     from weft_kvstore.rows.memory import TablePlace
     from weft_kvstore.serving.shard_server import ShardServer
     from weft_kvstore.settings import LinkSettings
-    from weft_kvstore.store import ClientStatistics, LinkStatistics, StepOutcome, Store
+    from weft_kvstore.store import ClientStatistics, LinkStatistics, StepOutcome
 
 _NAMES: dict[str, str] = {
+    "weft_kvstore.client.calls": "Store",
     "weft_kvstore.description.check": "CurveKeyError DescriptionError",
     "weft_kvstore.description.form": "Key describe read_description",
     "weft_kvstore.description.records": (
@@ -73,7 +75,7 @@ _NAMES: dict[str, str] = {
     "weft_kvstore.rows.memory": "TablePlace",
     "weft_kvstore.serving.shard_server": "ShardServer",
     "weft_kvstore.settings": "LinkSettings",
-    "weft_kvstore.store": "ClientStatistics LinkStatistics StepOutcome Store",
+    "weft_kvstore.store": "ClientStatistics LinkStatistics StepOutcome",
 }
 """Which module has which public names."""
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
@@ -42,7 +42,7 @@ LONGEST_SLEEP_S: Final = 60.0
 _log = logging.getLogger("weft.store")
 
 
-class LocalSlot(StoreCalls):
+class LocalSlot(Store):
     """A local store as one of its slots sees it; closing it closes nothing."""
 
     def __init__(self, store: LocalStore, description: StoreDescription, slot: int) -> None:

@@ -1,11 +1,10 @@
-"""The interface of a store: what the networked client and the local store both offer, and what they answer."""
+"""What a store answers: outcomes of steps, pulled values, statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -64,7 +63,7 @@ def clip_factor(norm: float, clip_norm: float) -> float:
     return factor if not factor >= 1.0 else 1.0
 
 
-# --- Pulled values, statistics, and the calls ------------------------------------------------------------------------
+# --- Pulled values, and statistics -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,62 +136,3 @@ class ClientStatistics:
     rows_pulled: int = 0
     shared_bytes_sent: int = 0
     shared_bytes_received: int = 0
-
-
-class Readable(Protocol):
-    """What reads parameters: a store, or what stands in its place."""
-
-    def pull(
-        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
-    ) -> Future[Any]:
-        """See `Store.pull`."""
-
-
-class Store(Protocol):
-    """One slot's way to the parameters. Every method returns at once; futures end by a value or a StoreError.
-
-    Callbacks of futures run on a thread of their own, one after the other. Of a key that is a table
-    (`KeyDescription.rows`) a call names the rows by their `ids` (n) int64; of any other key it has none. Versions: in
-    sync, version v of a key has seen the steps before v of every slot. In async a pull of version v waits only for this
-    slot's own first v steps, and with `settled` for those of every contributing slot.
-    """
-
-    def push(self, key: str, step: int, gradient: Array, ids: Array | None = None) -> Future[None]:
-        """Add this slot's gradient of `step` (from 0). The array is kept, not copied, until the future ends, which is
-        when every slice was acknowledged; it must not be written before. C-contiguous, of the key's dtype and shape.
-
-        Of a table the gradient has a row for each id (n, ...row shape). Rows of one id are summed in their order; those
-        of negative ids are padding and are dropped. A slot pushes to a table once a step; no ids at all is a push too.
-        """
-
-    def pull(
-        self, key: str, version: int, ids: Array | None = None, *, settled: bool = False, state: bool = False
-    ) -> Future[Any]:
-        """The key's value once `version` updates have been applied (0: the first value). A new array, owned by the
-        caller. It may be newer only where the store cannot hold it back: in sync never before this slot has pushed.
-        With `state` the rule's arrays instead, by the rule's names, each of the key's shape.
-
-        Of a table these are rows (n, ...row shape), for ids in any order, with repetitions or none at all; a negative
-        id gives a row of zeros. `ids` is read before the call returns.
-        """
-
-    def set(self, key: str, version: int, value: Array, ids: Array | None = None) -> Future[None]:
-        """Make this the key's value at that version; the rule's state stays. Kept, as by `push`, until the future ends.
-
-        Version 0 is for keys whose initializer is `Given`: they have no value before it is set. A later version's value
-        is replaced once the step before it is applied, so the version must not have passed, nor be far ahead. In async
-        the value holds at once. To set the same again does no harm. Several calls may set rows of one version; of rows
-        of one id the last one counts.
-        """
-
-    def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
-        """Tell every shard that this slot has sent all of `step` and has nothing for the keys named.
-
-        Where the job's steps are committed, it waits for every slot's barrier, and says what all agree on.
-        """
-
-    def statistics(self) -> ClientStatistics:
-        """Counts of this moment; they may move while they are read."""
-
-    def close(self) -> None:
-        """Fail what is open and release sockets and threads. Idempotent."""

@@ -20,7 +20,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft_data.numpy_source import open_source
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.types import BATCH, DType, TensorType
-from weft_kvstore.store import Store
+from weft_kvstore.client.calls import Store
 from weft_worker.run import open_store
 from worker_graphs import CLASSES, VOCABULARY, bags, mlp, parameter
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data

@@ -15,8 +15,8 @@ import cuda_on_host
 import rule_documents
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.types import DType
+from weft_kvstore.client.calls import Store
 from weft_kvstore.local import LocalStore
-from weft_kvstore.store import Store
 from weft_worker.device import CpuDevice
 from weft_worker.local_update import LocalUpdateStore
 from weft_worker.run import Run, device_keys_of, store_of

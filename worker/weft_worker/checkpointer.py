@@ -19,8 +19,8 @@ from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreTimeoutError
 from weft_kvstore.snapshot_files import Tensor, header_of
-from weft_kvstore.store import Readable, Store
 from weft_worker.patience import result_of
+from weft_worker.run_store import Readable, RunStore
 
 RUN_BYTES: Final = 4 * 1024 * 1024
 """Rows of a table that travel at once take about so much."""
@@ -37,7 +37,7 @@ _Asked = tuple[str, Future[Any], Sequence[str] | None]
 class Checkpointer:
     """What there is to bring: `keys` of the `store`, and the arrays of the rule's `state`, of a `job`."""
 
-    store: Store
+    store: RunStore
     keys: tuple[KeyDescription, ...]
     state: tuple[str, ...]
     job: str

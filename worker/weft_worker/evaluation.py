@@ -14,13 +14,13 @@ from weft_kernels.averaging import AVERAGE
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.futures import joined
-from weft_kvstore.store import Readable, Store
 from weft_worker.bind import Binder
 from weft_worker.device import Device
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums, TakenSums
+from weft_worker.run_store import Readable, RunStore
 from weft_worker.schedule import Schedule
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.run import COMPUTE
@@ -102,7 +102,7 @@ class AveragedStore(Readable):
     """Reads of `store`: of a key that the rule updates its average, of any other the value. Both parts are of one
     version, which in sync stands until this slot goes on."""
 
-    def __init__(self, store: Store, keys: Mapping[str, KeyDescription]) -> None:
+    def __init__(self, store: RunStore, keys: Mapping[str, KeyDescription]) -> None:
         self._store = store
         self._averaged = frozenset(name for name, key in keys.items() if key.update is Update.RULE and key.slots)
 

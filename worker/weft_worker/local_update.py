@@ -30,9 +30,10 @@ from weft_kvstore.futures import StoreFuture, error_of, joined, on_end
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
-from weft_kvstore.store import ClientStatistics, StepOutcome, Store
+from weft_kvstore.store import ClientStatistics, StepOutcome
 from weft_worker.device import Device
 from weft_worker.local_keys import LocalKey, LocalKeys, Updating
+from weft_worker.run_store import RunStore
 
 TIMEOUT_S: Final = 120.0
 """For a version of a key to come about: above the store's own deadline, whose message says which slots are missing."""
@@ -69,7 +70,7 @@ class _Key:
 
 
 class LocalUpdateStore:
-    """Implements `Store` and `DeviceKeys`. `local.keys` are updated here; everything else is the store's, which it
+    """Implements `RunStore` and `DeviceKeys`. `local.keys` are updated here; everything else is the store's, which it
     closes.
 
     At most one gradient of a key is under way: this slot contributes to a step once it has the gradient of the one
@@ -78,7 +79,7 @@ class LocalUpdateStore:
 
     def __init__(
         self,
-        store: Store,
+        store: RunStore,
         local: LocalKeys,
         updating: Updating,
         *,

@@ -46,7 +46,7 @@ def has_own_values(description: StoreDescription) -> bool:
 
 
 class OwnStore:
-    """Implements `Store` for one slot: dense keys lie on `device` where the rule runs there, tables on the host.
+    """Implements `RunStore` for one slot: dense keys lie on `device` where the rule runs there, tables on the host.
 
     `value`, `rows` and `update` are for the engine's work, within the device's `use`. Every other call may come from
     any thread. What is pulled is a copy, and newer where its version has passed.

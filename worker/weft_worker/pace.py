@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
-from weft_kvstore.store import Store
+from weft_worker.run_store import RunStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Pace:
     key: str
     rows: bool
 
-    def reached(self, store: Store, version: int, *, settled: bool = False) -> Future[Array]:
+    def reached(self, store: RunStore, version: int, *, settled: bool = False) -> Future[Array]:
         """Ends when the key has seen `version` steps; with `settled`, of every slot."""
         return store.pull(self.key, version, np.zeros(1, np.int64) if self.rows else None, settled=settled)
 

@@ -17,7 +17,7 @@ from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
 from weft_graph.weft_domain import FETCH_ROWS, SEND_ROWS
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import Store
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode
@@ -27,7 +27,6 @@ from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured, saved
 from weft_kvstore.snapshot_files import SnapshotError, has_place
-from weft_kvstore.store import Store
 from weft_worker.bind import Binder
 from weft_worker.checkpointer import Checkpointer
 from weft_worker.device import CPU, CapturingDevice, Device, open_device
@@ -43,6 +42,7 @@ from weft_worker.local_update import LocalUpdateStore
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.own_values import OwnStore, has_own_values
 from weft_worker.reports import Reporter, RunReports
+from weft_worker.run_store import RunStore
 from weft_worker.schedule import Schedule
 from weft_worker.settings import RunSettings
 from weft_worker.step.inline import OwnValues, SharedValues
@@ -53,7 +53,7 @@ from weft_worker.training import RunSignals, Training
 from weft_worker.training_steps import TrainingSteps
 from weft_worker.value_setter import ValueSetter
 
-OpenStore = Callable[[Task], Store]
+OpenStore = Callable[[Task], RunStore]
 OpenDevice = Callable[[str], Device]
 
 CLOSE_TIMEOUT_S = 30.0
@@ -70,7 +70,7 @@ class Listener(Protocol):
         """Everything is closed; always the last call, exactly once."""
 
 
-def open_store(task: Task, device: Device | None = None) -> Store:
+def open_store(task: Task, device: Device | None = None) -> RunStore:
     """The way to the job's shards; without any, the values are kept in this process, on the device."""
     if _has_own_values(task):
         return OwnStore(task.description, device, task.snapshot)
@@ -123,7 +123,7 @@ def _batch_bytes(task: Task, source: Source) -> int:
     return sample * task.allocation.data.batch_size
 
 
-def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
+def store_of(task: Task, opened: OpenStore, device: Device) -> RunStore:
     """The store as the run uses it: over the opened one, where this worker updates keys itself."""
     local = task.local
     if not local.keys:
@@ -139,7 +139,7 @@ Capture = Callable[[int, Callable[[Captured | MissedError], None]], None]
 """capture(step, done): that of a store."""
 
 
-def captures_of(store: Store, task: Task, since: int | None) -> list[Capture]:
+def captures_of(store: RunStore, task: Task, since: int | None) -> list[Capture]:
     """How to capture what this process alone keeps of the job. Of keys that all workers update alike, that is slot 0's.
     `since`: of tables what has changed since the capture at that step, if that is known."""
     within = store.within if isinstance(store, LocalUpdateStore) else store
@@ -153,7 +153,7 @@ def captures_of(store: Store, task: Task, since: int | None) -> list[Capture]:
     return found
 
 
-def device_keys_of(store: Store, device: Device) -> DeviceKeys | None:
+def device_keys_of(store: RunStore, device: Device) -> DeviceKeys | None:
     """The store's keys that are on the device, where that is not the host."""
     return store if isinstance(store, LocalUpdateStore) and store.device is device else None
 
@@ -325,7 +325,7 @@ class Run:
     def _warn(self, message: str) -> None:
         self._reporter.report(logs=[LogReport(level="warning", message=message)])
 
-    def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
+    def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: RunStore) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
         self._captures = partial(captures_of, store, task)
         inline = self._inline(task, engine, device, store)
@@ -358,11 +358,11 @@ class Run:
         )
 
     @staticmethod
-    def _inline(task: Task, engine: Engine, device: Device, store: Store) -> InlineStore | None:
+    def _inline(task: Task, engine: Engine, device: Device, store: RunStore) -> InlineStore | None:
         """Communication on the thread that computes, where a step needs no other."""
         if isinstance(store, OwnStore):
             return OwnValues(store, engine.variable("own values"))
-        if isinstance(store, StoreCalls) and _needs_one_pushpull(task, device):
+        if isinstance(store, Store) and _needs_one_pushpull(task, device):
             return SharedValues(store, engine.variable("shared values"))
         return None
 
@@ -391,7 +391,7 @@ class Run:
             reads=reads,
         )
 
-    def _connect(self, task: Task, device: Device, stack: ExitStack) -> Store:
+    def _connect(self, task: Task, device: Device, stack: ExitStack) -> RunStore:
         """Opens the store, and has a thread close it: when the run ends, or earlier when it is stopped.
 
         The run's own thread may be waiting for the store just then, and whoever stops the run must not wait at all.
@@ -404,10 +404,10 @@ class Run:
         stack.callback(self._await_closed, closer)
         return store
 
-    def _opened(self, task: Task) -> Store:
+    def _opened(self, task: Task) -> RunStore:
         return open_store(task, self._open_device(self._settings.device))
 
-    def _close_at_the_end(self, store: Store) -> None:
+    def _close_at_the_end(self, store: RunStore) -> None:
         self._store_is_over.wait()
         store.close()
 

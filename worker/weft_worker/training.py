@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from weft.agent.transfer import UploadError
 from weft.api.agent import SetDone
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import Store
 from weft_kvstore.errors import StoreError
-from weft_kvstore.store import Store
 from weft_worker.checkpointer import Checkpointer, pull_all
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.serial import SerialEngine
@@ -21,6 +20,7 @@ from weft_worker.evaluation import Evaluation
 from weft_worker.ordered_sets import BroughtSet, OrderedSets
 from weft_worker.patience import patiently, result_of
 from weft_worker.reports import RunReports
+from weft_worker.run_store import RunStore
 from weft_worker.schedule import Schedule
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task
@@ -47,7 +47,7 @@ class Training:
     schedule: Schedule
     steps: TrainingSteps
     engine: Engine
-    store: Store
+    store: RunStore
     evaluation: Evaluation | None
     checkpointer: Checkpointer
     setter: ValueSetter
@@ -82,7 +82,7 @@ class Training:
         timeout_s = self.settings.wait_timeout_s
         keys = sorted(self.task.contributions.sent)
         what = f"slot {self.task.allocation.slot}: which step is under way"
-        if not isinstance(self.store, StoreCalls):
+        if not isinstance(self.store, Store):
             raise WorkerError(f"{what}: only shards know, and the job has none")
         asked = self.store.pull(keys, first, settled=True, with_versions=True)
         under_way = int(result_of(asked, what, timeout_s).lowest.min())

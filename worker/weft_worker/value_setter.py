@@ -10,10 +10,10 @@ from typing import BinaryIO, Final
 
 from weft_kvstore.description.records import KeyDescription, is_given
 from weft_kvstore.snapshot_files import Tensor, TensorFile, TensorFileError
-from weft_kvstore.store import Store
 from weft_worker.checkpointer import ids_of
 from weft_worker.pace import Pace
 from weft_worker.patience import Tell, patiently, result_of
+from weft_worker.run_store import RunStore
 
 AHEAD: Final = 3
 """Calls under way while the next piece is read."""
@@ -26,7 +26,7 @@ FIRST_VALUES_DEADLINE_S: Final = 1800.0
 class ValueSetter:
     """What can be set: `keys` of the `store`, by name, but for `local`, which every worker updates by itself."""
 
-    store: Store
+    store: RunStore
     keys: Mapping[str, KeyDescription]
     local: Collection[str]
     timeout_s: float

@@ -12,9 +12,9 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
-from weft_kvstore.client.operation import CALLS, KeyOperation, Operation
-from weft_kvstore.client.plan import Keys, KeySet, TableKey
-from weft_kvstore.client.row_operation import Ids, RowOperation
+from weft_kvstore.client.operation import CALLS, Ids, KeyOperation, Operation
+from weft_kvstore.client.plan import Keys, KeySet
+from weft_kvstore.client.row_operation import RowOperation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
@@ -23,26 +23,25 @@ from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.sharding import MOST_ROWS_A_CALL
-from weft_kvstore.store import Pulled, StepOutcome, Store, joined_pulls
+from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome, joined_pulls
 from weft_kvstore.wire.messages import MAX_ENTRIES, PayloadKind, Reading
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
 
-def check_slot(description: StoreDescription, slot: object) -> None:
-    """Raises ValueError for a slot that there is not."""
-    if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
-        raise ValueError(f"slot: a whole number from 0 to {description.slots - 1}, not {slot!r}")
+class Store:
+    """One slot's way to the parameters. Every call returns at once; its future ends by a value or a StoreError, that of
+    the first key that fails. Callbacks of futures run on a thread of their own, one after the other.
 
+    A call takes one key, or many, which costs little more. No key may be there twice, and none of several may be a
+    table: of that a call names the rows by their `ids`. Keys are names, or a `key_set` of them; a table is a name, or a
+    `table`. Of names a call checks that they and the arrays fit the description, ids are (n) int64: else it raises
+    StoreRefusedError, and StoreError in a child of the process that made the store. Who calls often looks keys up once;
+    of these a call checks nothing: arrays, a list of one for each key, are C-contiguous and have the keys' dtypes and
+    shapes; ids are `Ids`.
 
-class StoreCalls(Store):
-    """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
-    twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does.
-
-    Keys are names, or a `key_set` of them; a table is a name, or a `table`. Of names a call checks that they and the
-    arrays fit the description: else it raises StoreRefusedError, and StoreError in a child of the process that made the
-    store. Who calls often looks keys up once, as a `key_set` or a `table`; of these a call checks nothing: arrays, a
-    list of one for each key, are C-contiguous and have the keys' dtypes and shapes; ids are `Ids`.
+    Versions: in sync, version v of a key has seen the steps before v of every slot. In async a pull of version v waits
+    only for this slot's own first v steps, and with `settled` for those of every contributing slot.
 
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
     priorities order what is left equal."""
@@ -54,7 +53,8 @@ class StoreCalls(Store):
         """Who carries out its calls is set by `hand_to`. Raises DescriptionError, ValueError for a slot that
         there is not."""
         check_description(description)
-        check_slot(description, slot)
+        if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
+            raise ValueError(f"slot: a whole number from 0 to {description.slots - 1}, not {slot!r}")
         self._description = description
         self._slot = slot
         self._keys = Keys(description, slot, by_name=True)
@@ -89,7 +89,7 @@ class StoreCalls(Store):
         """These keys, looked up once. Raises StoreRefusedError."""
         return self._keys.key_set(keys, "pushpull")
 
-    def table(self, key: str) -> TableKey:
+    def table(self, key: str) -> KeySet:
         """A table, looked up once. Raises StoreRefusedError."""
         return self._keys.table(key, "push_rows")
 
@@ -97,7 +97,7 @@ class StoreCalls(Store):
 
     def push(
         self,
-        keys: str | Sequence[str] | KeySet | TableKey,
+        keys: str | Sequence[str] | KeySet,
         step: int,
         gradients: Any,
         ids: Any = None,
@@ -106,34 +106,45 @@ class StoreCalls(Store):
         array: int = 0,
         priority: int = 0,
     ) -> Future[None]:
-        """See `Store.push`; of several keys a gradient each, in their order. Of another `kind` it sends values instead:
-        see `set`. What is RESTORED is what a key was at version `step`: its value, and the key is at that version then,
-        or state `array` of its rule, from 1; only of keys that nobody has pushed."""
-        if not isinstance(keys, KeySet) and not isinstance(keys, TableKey):
+        """Adds this slot's gradient of `step` (from 0); of several keys a gradient each, in their order. Arrays are
+        kept, not copied, until the future ends, which is when every slice was acknowledged; they must not be written
+        before.
+
+        Of a table the gradient has a row for each id (n, ...row shape). Rows of one id are summed in their order; those
+        of negative ids are padding and are dropped. A slot pushes to a table once a step; no ids at all is a push too.
+
+        Of another `kind` it sends values instead: see `set`. What is RESTORED is what a key was at version `step`: its
+        value, and the key is at that version then, or state `array` of its rule, from 1; only of keys that nobody has
+        pushed."""
+        if not isinstance(keys, KeySet):
             self._process.check()
-            call, number, _ = CALLS[kind]
+            call, number = CALLS[kind]
             if ids is None:
                 keys = self._keys.key_set(keys, call, pushes=kind is PayloadKind.GRADIENT)
                 gradients = self._fitting(keys, gradients, f"{call} of {keys}, {number} {step}")
             else:
                 keys, ids = self._rows_of(f"{call}_rows", keys, ids, gradients)
         future: StoreFuture[None] = StoreFuture(self._driver)
+        make = KeyOperation if keys.layout is None else RowOperation
         self._submit(
-            KeyOperation(future, keys, payload_kind=kind, step=step, arrays=gradients, array=array, priority=priority)
-            if isinstance(keys, KeySet)
-            else RowOperation(future, keys, payload_kind=kind, step=step, sent=ids, rows=gradients, priority=priority)
+            make(future, keys, payload_kind=kind, step=step, arrays=gradients, ids=ids, array=array, priority=priority)
         )
         return future
 
     def set(
         self, keys: str | Sequence[str] | KeySet, version: int, values: Any, ids: Array | None = None
     ) -> Future[None]:
-        """See `Store.set`; of several keys a value each."""
+        """Makes this the key's value at that version; the rule's state stays. Arrays are kept as by `push`.
+
+        Version 0 is for keys whose initializer is `Given`: they have no value before it is set. A later version's value
+        is replaced once the step before it is applied, so the version must not have passed, nor be far ahead. In async
+        the value holds at once. To set the same again does no harm. Several calls may set rows of one version; of rows
+        of one id the last one counts."""
         return self.push(keys, version, values, ids, kind=PayloadKind.VALUE)
 
     def pushpull(
         self,
-        keys: KeySet | TableKey,
+        keys: KeySet,
         step: int,
         gradients: Any,
         ids: Ids | None = None,
@@ -147,27 +158,18 @@ class StoreCalls(Store):
         most `MAX_ENTRIES` keys. Of a table these are the rows of the same ids, or of those `wanted`, in that `shape`.
         """
         future: StoreFuture[Any] = StoreFuture(self._driver)
-        version = step + 1
+        make = KeyOperation if keys.layout is None else RowOperation
         self._submit(
-            KeyOperation(
+            make(
                 future,
                 keys,
                 payload_kind=PayloadKind.GRADIENT,
                 step=step,
                 arrays=gradients,
-                version=version,
+                ids=ids,
+                version=step + 1,
+                wanted=ids if wanted is None else (wanted[0].copy(), wanted[1]),
                 out=out,
-                priority=priority,
-            )
-            if isinstance(keys, KeySet)
-            else RowOperation(
-                future,
-                keys,
-                step=step,
-                sent=ids,
-                rows=gradients,
-                version=version,
-                wanted=wanted or ids,
                 shape=shape,
                 priority=priority,
             )
@@ -176,7 +178,7 @@ class StoreCalls(Store):
 
     def pull(
         self,
-        keys: str | Sequence[str] | KeySet | TableKey,
+        keys: str | Sequence[str] | KeySet,
         version: int,
         ids: Any = None,
         *,
@@ -189,15 +191,18 @@ class StoreCalls(Store):
         as_kept: bool = False,
         priority: int = 0,
     ) -> Future[Any]:
-        """See `Store.pull`; of several keys a list, once each has seen `version` updates. With `out`, an array or one
-        for each key, C-contiguous and of the key's dtype and shape, they are written there; it is the store's until the
-        future has ended, and what is in it after a failure is not said. `state` is that of a single key; rows have that
-        `shape`.
+        """The key's value once `version` updates have been applied (0: the first value), of several keys a list. New
+        arrays, owned by the caller, or `out`: an array or one for each key, C-contiguous and of the key's dtype and
+        shape; it is the store's until the future has ended, and what is in it after a failure is not said. Values may
+        be newer only where the store cannot hold them back: in sync never before this slot has pushed. With `state` of
+        a single key the rule's arrays instead, by the rule's names, each of the key's shape.
+
+        Of a table these are rows (n, ...row shape), or of that `shape`, for ids in any order, with repetitions or none
+        at all; a negative id gives a row of zeros. `ids` is read before the call returns.
 
         `exact`: none is newer; it fails where a key has passed the version. In mode sync alone. `with_versions`: the
-        result is a `Pulled`. `as_kept`: the values as the shard has them, however they travel else.
-        """
-        if not isinstance(keys, KeySet) and not isinstance(keys, TableKey):
+        result is a `Pulled`. `as_kept`: the values as the shard has them, however they travel else."""
+        if not isinstance(keys, KeySet):
             self._process.check()
             if ids is not None:
                 keys, ids = self._rows_of("pull_rows", keys, ids)
@@ -205,23 +210,6 @@ class StoreCalls(Store):
                 keys = self._keys.key_set(keys, "pull_state" if state else "pull")
                 if out is not None:
                     out = self._fitting(keys, out, f"pull of {keys}, version {version}", writable=True)
-        future: StoreFuture[Any] = StoreFuture(self._driver)
-        reading = Reading.EXACT if exact else _READING[settled]
-        names = self._keys.state_of(keys.key if isinstance(keys, TableKey) else keys.keys[0]) if state else None
-        if isinstance(keys, TableKey):
-            self._submit(
-                RowOperation(
-                    future,
-                    keys,
-                    version=version,
-                    reading=reading,
-                    wanted=ids,
-                    shape=shape,
-                    names=names,
-                    priority=priority,
-                )
-            )
-            return future
         if len(keys.names) > MAX_ENTRIES:  # More than one message may name.
             parts = []
             for begin in range(0, len(keys.names), MAX_ENTRIES):
@@ -238,14 +226,18 @@ class StoreCalls(Store):
                 )
                 parts.append(part)
             return joined(parts, joined_pulls if with_versions else lambda found: [*chain.from_iterable(found)])
+        future: StoreFuture[Any] = StoreFuture(self._driver)
+        make = KeyOperation if keys.layout is None else RowOperation
         self._submit(
-            KeyOperation(
+            make(
                 future,
                 keys,
                 version=version,
-                reading=reading,
+                reading=Reading.EXACT if exact else _READING[settled],
+                wanted=None if ids is None else (ids[0].copy(), ids[1]),
                 out=out,
-                names=names,
+                shape=shape,
+                names=self._keys.state_of(keys.keys[0]) if state else None,
                 with_versions=with_versions,
                 as_kept=as_kept,
                 priority=priority,
@@ -263,17 +255,18 @@ class StoreCalls(Store):
             )
         return arrays
 
-    def _rows_of(self, call: str, key: Any, ids: Array, rows: Array | None = None) -> tuple[TableKey, Ids]:
+    def _rows_of(self, call: str, key: Any, ids: Array, rows: Array | None = None) -> tuple[KeySet, Ids]:
         """The table and the ids of a call by name. Raises StoreRefusedError."""
         table = self._keys.table(key, call)
+        (spec,), (dtype,), (shape,) = table.keys, table.dtypes, table.shapes
         where = f"slot {self._slot}: {call} of key {key!r}"
         if rows is None:
             if len(ids) > MOST_ROWS_A_CALL:
                 raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may have {MOST_ROWS_A_CALL}")
-        elif (rows.dtype, rows.shape) != (table.layout.dtype, wanted := (len(ids), *table.key.shape[1:])):
-            found = f"{rows.dtype}{list(rows.shape)}, for {len(ids)} ids {table.key.dtype}{list(wanted)}"
+        elif (rows.dtype, rows.shape) != (dtype, wanted := (len(ids), *shape[1:])):
+            found = f"{rows.dtype}{list(rows.shape)}, for {len(ids)} ids {dtype}{list(wanted)}"
             raise StoreRefusedError(f"{where}: the rows are {found}")
-        return table, (ids, check_ids(ids, table.key, where))
+        return table, (ids, check_ids(ids, spec, where))
 
     # --- What all shards are told
 
@@ -293,11 +286,21 @@ class StoreCalls(Store):
         return future
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
+        """Tells every shard that this slot has sent all of `step` and has nothing for the keys named. Where the job's
+        steps are committed, it waits for every slot's barrier, and says what all agree on."""
         self._process.check()
         future: StoreFuture[StepOutcome | None] = StoreFuture(self._driver)
         key_indices = [self._keys.index_of(name, "barrier") for name in nothing]
         self._submit(BarrierOperation(future, step, key_indices, commits=self._description.commit is not None))
         return future
+
+    def statistics(self) -> ClientStatistics:
+        """Counts of this moment; they may move while they are read."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Fails what is open and releases sockets and threads. Idempotent."""
+        raise NotImplementedError
 
 
 # --- Reads several keys at one version while others push --------------------------------------------------------------
@@ -309,7 +312,7 @@ TRIES: Final = 8
 further one asks for a version further ahead, until the keys reach it later than the pull does."""
 
 
-def consistent_read(source: StoreCalls, keys: KeySet, versioned: Sequence[int]) -> Future[tuple[int, list[Array]]]:
+def consistent_read(source: Store, keys: KeySet, versioned: Sequence[int]) -> Future[tuple[int, list[Array]]]:
     """Ends with values that the keys had at one version, and which: the newest that can be had. In mode sync alone.
     Fails with StorePassedError where keys have passed every version that was tried. `versioned` are the numbers of the
     keys that have versions: somebody contributes to them."""

@@ -31,12 +31,12 @@ from weft_kvstore.wire.messages import (
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment, Source
 
 CALLS: Final = {
-    PayloadKind.GRADIENT: ("push", "step", "gradient"),
-    PayloadKind.VALUE: ("set", "version", "value"),
-    PayloadKind.RESTORED: ("restore", "version", "array"),
-    PayloadKind.RESTORED_STATE: ("restore of the state", "array", "array"),
+    PayloadKind.GRADIENT: ("push", "step"),
+    PayloadKind.VALUE: ("set", "version"),
+    PayloadKind.RESTORED: ("restore", "version"),
+    PayloadKind.RESTORED_STATE: ("restore of the state", "array"),
 }
-"""What a call that sends is named, what its number is, and what it sends."""
+"""What a call that sends is named, and what its number is."""
 
 Answer: TypeAlias = Done | Measured
 """What a shard says of a request that is no pull."""
@@ -190,30 +190,26 @@ class LocalOperation(Operation):
         return self._name
 
 
-# --- Pushes and pulls of whole values, of one key or of many at once --------------------------------------------------
-# What is the same in every call of the same keys is in their plan; a call does nothing for each slice.
+# --- Pushes and pulls -------------------------------------------------------------------------------------------------
 
 
-_FIRST = attrgetter("first")
 _GRADIENT: Final = PayloadKind.GRADIENT
 
+Ids: TypeAlias = tuple[Array, int | None]
+"""Ids (n) that fit the table, and what `before_padding` says of them."""
 
-class KeyOperation(Operation):
-    """Sends all of some keys, or pulls all of them, or pulls what has seen what it sends.
 
-    It sends `arrays`, in the keys' order, which are the caller's and kept until the end, where there is a
-    `payload_kind`: gradients of `step`, or values at that version; `array` says which of a key's arrays they are, where
-    they are restored. It pulls where there is a `version`: new arrays, or into `out`, C-contiguous. The result is a
-    list, one array of a single key, or state arrays by name where there are `names`; `Pulled` `with_versions`.
-    `as_kept`: the values as their shard has them, however they travel else.
+class PushPull(Operation):
+    """Sends something of some keys, or pulls it, or pulls what has seen what it sends: whole values (`KeyOperation`) or
+    rows of a table (`RowOperation`).
 
-    Of what is both, the values say that the gradients have arrived; it `has_arrived` where the shards have said so
-    before.
+    It sends where there is a `payload_kind`: gradients of `step`, or values at that version; `array` says which of a
+    key's arrays they are, where they are restored. These `arrays` are the caller's, one a key in their order, and kept
+    until the end; of a table they are the rows (n, ...row) of `ids`. It pulls where there is a `version`: the values,
+    as the shards have them, however they travel else, where `as_kept`, or the state arrays of these `names`; of a table
+    the rows of the ids `wanted`. Of what is both, the values say that the gradients have arrived; it `has_arrived`
+    where the shards have said so before.
     """
-
-    _encoders: GradientEncoders | None = None
-    """Set while they have begun this step."""
-    _encoded: list[EncodedSegment]
 
     def __init__(
         self,
@@ -222,35 +218,61 @@ class KeyOperation(Operation):
         *,
         payload_kind: PayloadKind | None = None,
         step: int = 0,
-        arrays: Sequence[Array] = (),
+        arrays: Any = (),
+        ids: Ids | None = None,
         array: int = 0,
         version: int | None = None,
         reading: Reading = Reading.OWN,
+        wanted: Ids | None = None,
         out: list[Array] | None = None,
+        shape: tuple[int, ...] | None = None,
         names: tuple[str, ...] | None = None,
         with_versions: bool = False,
         as_kept: bool = False,
         priority: int = 0,
     ) -> None:
-        self.future = future
-        self.keys = keys
+        self.future, self.keys, self.priority = future, keys, priority
         self.payload_kind = payload_kind
-        self.step, self.arrays, self.array = step, arrays, array
-        self.priority = priority
+        if payload_kind is not None:
+            self.step, self.arrays, self.ids, self.array = step, arrays, ids, array
+            self.sends = keys.key_indices
+            if payload_kind is _GRADIENT:
+                self.pushes = step
+                self.may_wait = version is None and keys.is_small
+            else:
+                self.sets = self.sends
         if version is not None:
             self.is_request = self.is_pull = True
             self.reads = keys.key_indices
             self.version, self.reading, self.names = version, reading, names
-            self._out, self._with_versions, self._as_kept = out, with_versions, as_kept
-            self._versions: Array | None = None
-        elif payload_kind is _GRADIENT:
-            self.may_wait = keys.is_small
-        else:
-            self.sets = keys.key_indices
-        if payload_kind is not None:
-            self.sends = keys.key_indices
-            if payload_kind is _GRADIENT:
-                self.pushes = step
+            self.wanted, self.out, self.shape = wanted, out, shape
+            self.with_versions, self.as_kept = with_versions, as_kept
+
+    def __str__(self) -> str:
+        if self.keys.names[:1] == (BARRIER_KEY,):
+            return "barrier"
+        if self.payload_kind is not None:
+            call, number = CALLS[self.payload_kind]
+            return f"{call}{'pull' if self.is_pull else ''} of {self.keys}, {number} {self.step}"
+        what = "pull" if self.names is None else "pull of the state"
+        call = "read_consistent" if self.reading is Reading.EXACT else what
+        return f"{call} of {self.keys}, version {self.version}"
+
+
+# --- Whole values, of one key or of many at once ----------------------------------------------------------------------
+# What is the same in every call of the same keys is in their plan; a call does nothing for each slice.
+
+
+_FIRST = attrgetter("first")
+
+
+class KeyOperation(PushPull):
+    """Of all of some keys. It pulls into new arrays, or into `out`, C-contiguous; the result is a list, one array of a
+    single key, or state arrays by name, or a `Pulled` where it is `with_versions`."""
+
+    _encoders: GradientEncoders | None = None
+    """Set while they have begun this step."""
+    _encoded: list[EncodedSegment]
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that the caller will own, and the segments that it sends."""
@@ -259,19 +281,18 @@ class KeyOperation(Operation):
         if self.is_pull:
             self.asked = plan.asks
             count = 1 if self.names is None else len(self.names)
-            self._arrays = [self._out] if self._out is not None else [self.keys.new_arrays() for _ in range(count)]
+            self._arrays = [self.out] if self.out is not None else [self.keys.new_arrays() for _ in range(count)]
             """For each of `names`, or the value: an array for each key."""
             self._received = bytearray(count * plan.total)
             """A byte for each array and slice of the plan, 1 once it has come."""
-            if self._with_versions:
-                self._versions = np.empty(plan.total, np.int64)
+            self._versions: Array | None = np.empty(plan.total, np.int64) if self.with_versions else None
             # Encoded where training goes on with them: what is kept, or read for itself, is as the shard has it.
             self.may_be_compressed = (
                 plan.has_pulled
                 and self.reading is Reading.OWN
                 and self.version > 0
                 and self.names is None
-                and not self._as_kept
+                and not self.as_kept
             )
         if self.payload_kind is not None:
             self._make_segments(plan, encoders)
@@ -375,7 +396,7 @@ class KeyOperation(Operation):
         if self.names is not None:
             return {name: arrays[0] for name, arrays in zip(self.names, self._arrays, strict=True)}
         arrays = self._arrays[0]
-        if self._with_versions:
+        if self.with_versions:
             return Pulled(arrays, *self._key_versions())
         return arrays[0] if self.keys.single else arrays
 
@@ -400,16 +421,6 @@ class KeyOperation(Operation):
                 one.keep()
             self._encoders = None
             self._encoded.clear()
-
-    def __str__(self) -> str:
-        if self.keys.names[:1] == (BARRIER_KEY,):
-            return "barrier"
-        if self.payload_kind is not None:
-            call, number, _ = CALLS[self.payload_kind]
-            return f"{call}{'pull' if self.is_pull else ''} of {self.keys}, {number} {self.step}"
-        what = "pull" if self.names is None else "pull of the state"
-        call = "read_consistent" if self.reading is Reading.EXACT else what
-        return f"{call} of {self.keys}, version {self.version}"
 
 
 def _slices(received: ValueSegment) -> str:

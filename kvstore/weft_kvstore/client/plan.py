@@ -248,7 +248,8 @@ _PLAIN: Final = frozenset({str, int})
 
 
 class KeySet:
-    """Keys that are pushed, set or pulled together; none is a table, and none is there twice.
+    """Keys that are pushed, set or pulled together, of which none is there twice and none is a table; or one table, of
+    which calls name rows, with the `layout` of these.
 
     `single`: one key was named, and no list: a call takes one array for it, and ends with one. `given` are the keys as
     they were named, `key_indices` those in the description. `is_small`: a message may have all of it and more.
@@ -257,8 +258,8 @@ class KeySet:
     the first call: two threads that make it at once make the same."""
 
     __slots__ = (
-        *("dtypes", "given", "has_half", "is_small", "key_indices", "keys", "made", "names", "not_pushed", "shapes"),
-        *("single", "versioned"),
+        *("dtypes", "given", "has_half", "is_small", "key_indices", "keys", "layout", "made", "names", "not_pushed"),
+        *("shapes", "single", "versioned"),
     )
 
     def __init__(
@@ -269,13 +270,14 @@ class KeySet:
         *,
         given: Sequence[object] = (),
         single: bool = False,
+        layout: RowLayout | None = None,
     ) -> None:
-        self.keys, self.given, self.single = tuple(keys), tuple(given), single
+        self.keys, self.given, self.single, self.layout = tuple(keys), tuple(given), single, layout
         self.key_indices = tuple(key_indices)
         self.names = tuple(key.key for key in keys)
         self.dtypes: tuple[np.dtype[Any], ...] = tuple(np.dtype(key.dtype) for key in keys)
         self.shapes = tuple(tuple(key.shape) for key in keys)
-        self.is_small = sum(key.size * np.dtype(key.dtype).itemsize for key in keys) <= SMALL_BYTES
+        self.is_small = layout is None and sum(key.nbytes for key in keys) <= SMALL_BYTES
         self.has_half = any(key.half for key in keys)
         self.not_pushed = tuple(key for key in keys if slot not in key.slots)
         self.versioned = tuple(number for number, key in enumerate(keys) if key.slots)
@@ -306,23 +308,10 @@ class KeySet:
 
     def __str__(self) -> str:
         if len(self.names) == 1:
-            return f"key {self.names[0]!r}"
+            return f"{'' if self.layout is None else 'rows of '}key {self.names[0]!r}"
         shown = ", ".join(map(repr, self.names[:NAMES_SHOWN]))
         more = len(self.names) - NAMES_SHOWN
         return f"{len(self.names)} keys ({shown}{f' and {more} more' if more > 0 else ''})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TableKey:
-    """A table whose rows the slot pushes, and pulls, with what every call of it needs anew. `key_index` is that in the
-    description."""
-
-    key: KeyDescription
-    key_index: int
-    layout: RowLayout
-
-    def __str__(self) -> str:
-        return f"key {self.key.key!r}"
 
 
 class Keys:
@@ -341,7 +330,7 @@ class Keys:
         self._sets: dict[Any, KeySet] = {}
         self._count = 0
         """Keys that the sets have together."""
-        self._tables: dict[UserKey, TableKey] = {}
+        self._tables: dict[UserKey, KeySet] = {}
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -385,13 +374,15 @@ class Keys:
             raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
         return found
 
-    def table(self, key: UserKey, call: str) -> TableKey:
+    def table(self, key: UserKey, call: str) -> KeySet:
         """A key that goes by rows."""
         found = self._tables.get(key)
         if found is None:
             described, description = self.find(key, call, rows=True), self._description
             layout = row_layout(described, description.slice_bytes, len(description.shards))
-            found = self._tables[key] = TableKey(described, self.key_indices[key], layout)
+            index = self.key_indices[key]
+            found = KeySet([described], [index], self.slot, given=[key], single=True, layout=layout)
+            self._tables[key] = found
         return found
 
     def key_set(self, key: object, call: str, *, pushes: bool = False) -> KeySet:

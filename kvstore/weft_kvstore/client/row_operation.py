@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,77 +10,39 @@ from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.client.operation import CALLS, Operation, SentSegment
-from weft_kvstore.client.plan import TableKey
-from weft_kvstore.futures import StoreFuture
+from weft_kvstore.client.operation import PushPull, SentSegment
 from weft_kvstore.rows.rows import distinct_ids, last_rows, spread_rows, summed_rows
-from weft_kvstore.sharding import Routing, chunks_of
+from weft_kvstore.sharding import Routing, RowLayout, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueSegment
-from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
+from weft_kvstore.wire.messages import PayloadKind, SentEntry
 from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutSegment
 
 TAKEN_BYTES: Final = 1 << 16
 """A message with so many bytes of rows, which are all that was asked for, becomes the caller's array."""
 
-Ids: TypeAlias = tuple[Array, int | None]
-"""Ids (n) that fit the table, and what `before_padding` says of them."""
-
 _ROWS_ALONE: Final = frozenset({PayloadKind.VALUE, PayloadKind.RESTORED_STATE})
 """What a shard that has none of the rows need not know of."""
 
 
-class RowOperation(Operation):
-    """Sends `rows` (n, ...row) of a table, or pulls rows of it, or pulls rows that have seen those that it sends.
+class RowOperation(PushPull):
+    """Of rows of a table, which it pulls as a new array of a `shape` (n, ...row), or state arrays by name. Ids that are
+    sent and wanted, the same array, travel once."""
 
-    It sends the rows of the ids `sent`: gradients of `step`, or values at that version. It pulls those of the ids
-    `wanted` at `version`, as a new array of a `shape` (n, ...row), or state arrays by name where there are `names`.
-    With both, the rows that a shard answers with say that it has those that were sent; where both are the same array of
-    ids, these travel once.
-    """
-
-    def __init__(
-        self,
-        future: StoreFuture[Any],
-        table: TableKey,
-        *,
-        payload_kind: PayloadKind = PayloadKind.GRADIENT,
-        step: int = 0,
-        sent: Ids | None = None,
-        rows: Array | None = None,
-        version: int = 0,
-        reading: Reading = Reading.OWN,
-        wanted: Ids | None = None,
-        shape: tuple[int, ...] | None = None,
-        names: tuple[str, ...] | None = None,
-        priority: int = 0,
-    ) -> None:
-        super().__init__(future)
-        self.asked: dict[int, list[tuple[int, int, int, int]]] = {}
-        self._table, self.priority = table, priority
-        self.payload_kind, self.step, self._sent, self._rows = payload_kind, step, sent, rows
-        self._shape = shape
-        if sent is not None:
-            self.sends = (table.key_index,)
-            if payload_kind is PayloadKind.GRADIENT:
-                self.pushes = step
-            else:
-                self.sets = self.sends
-        if wanted is not None:
-            self.is_request = self.is_pull = True
-            self.reads = (table.key_index,)
-            self.version, self.names, self.reading = version, names, reading
-            self._is_same = sent is not None and wanted[0] is sent[0]
-            # Who pulls may change the ids at once; who pushes keeps them until they have arrived.
-            self._wanted = wanted if self._is_same else (wanted[0].copy(), wanted[1])
+    _layout: RowLayout
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that rows are received into, and the chunks that it sends."""
-        layout, sent = self._table.layout, self._sent
-        self._bucket = routing.bucket_of[self._table.key_index]
-        self._ahead = self._table.key.priority - self.priority * CALL_PRIORITY
-        known = None
+        assert self.keys.layout is not None
+        layout = self._layout = self.keys.layout
+        self.asked: dict[int, list[tuple[int, int, int, int]]] = {}
+        self.segments = {}
+        self._bucket = routing.bucket_of[self.keys.key_indices[0]]
+        self._ahead = self.keys.keys[0].priority - self.priority * CALL_PRIORITY
+        known, is_same = None, False
         if self.is_pull:
-            known = ids, self._index = distinct_ids(*self._wanted)
+            assert self.wanted is not None
+            is_same = self.payload_kind is not None and self.ids is not None and self.wanted[0] is self.ids[0]
+            known = ids, self._index = distinct_ids(*self.wanted)
             self.rows_pulled = len(ids)
             self._arrays: list[Array] = []
             for _ in (None,) if self.names is None else self.names:
@@ -92,26 +54,24 @@ class RowOperation(Operation):
             come."""
         if not layout.row_bytes:
             return {}
-        pending = {} if sent is None else self._send(*sent, known if self.is_pull and self._is_same else None)
+        pending = {} if self.payload_kind is None else self._send(self.payload_kind, known if is_same else None)
         if known is None or not self._arrays:
             return pending
         for shard, positions in enumerate(self._by_shard):
             rows = self.rows_pulled if positions is None else len(positions)
             if rows:
-                chunks = (
-                    0 if self._is_same else self._send_ids(shard, ids if positions is None else ids.take(positions))
-                )
+                chunks = 0 if is_same else self._send_ids(shard, ids if positions is None else ids.take(positions))
                 self.asked[shard] = [(self._bucket, 0, 0, chunks)]
                 self._received[shard] = rows, bytearray(len(self._arrays) * -(-rows // layout.rows_down))
                 pending[shard] = len(self._received[shard][1])
         return pending
 
-    def _send(self, ids: Array, count: int | None, known: tuple[Array, Array | None] | None) -> dict[int, int]:
+    def _send(self, kind: PayloadKind, known: tuple[Array, Array | None] | None) -> dict[int, int]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in. How many
         chunks each shard has of it. `known`: what `distinct_ids` says, where that is known."""
-        layout, kind, rows = self._table.layout, self.payload_kind, self._rows
-        assert rows is not None
-        values, by_shard = rows.reshape(len(ids), layout.width), None if known is None else self._by_shard
+        assert self.ids is not None
+        (ids, count), layout = self.ids, self._layout
+        values, by_shard = self.arrays.reshape(len(ids), layout.width), None if known is None else self._by_shard
         if count != len(ids) or kind is not PayloadKind.GRADIENT:
             is_sum = kind is PayloadKind.GRADIENT
             given = summed_rows(ids, values, count, known=known) if is_sum else last_rows(ids, values)
@@ -130,7 +90,7 @@ class RowOperation(Operation):
 
     def _send_ids(self, shard: int, ids: Array) -> int:
         """How many chunks of ids the shard is sent for what it is asked."""
-        layout = self._table.layout
+        layout = self._layout
         chunks, chunk_bytes = chunks_of(len(ids), layout.ids_up), layout.ids_up * ID_BYTES
         self._put(shard, PayloadKind.IDS, self.version, chunks, chunk_bytes, BufferSource(bytes_of(ids)))
         self._missing += chunks
@@ -158,7 +118,7 @@ class RowOperation(Operation):
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
-        (rows_asked, seen), positions, layout = self._received[shard], self._by_shard[shard], self._table.layout
+        (rows_asked, seen), positions, layout = self._received[shard], self._by_shard[shard], self._layout
         total = len(seen) // len(self._arrays)
         if array >= len(self._arrays) or first + count > total:
             raise ProtocolError(
@@ -167,7 +127,7 @@ class RowOperation(Operation):
             )
         low, high = first * layout.rows_down, min((first + count) * layout.rows_down, rows_asked)
         if (high - low) * layout.row_bytes != payload.nbytes:
-            detail = f"the rows of {self._table.key.key!r} have {(high - low) * layout.row_bytes}"
+            detail = f"the rows of {self.keys.names[0]!r} have {(high - low) * layout.row_bytes}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
         rows: Array = np.frombuffer(payload, layout.dtype).reshape(high - low, layout.width)
         if positions is not None:
@@ -185,19 +145,11 @@ class RowOperation(Operation):
         if not self.is_pull:
             return None
         found = self._arrays if self._index is None else [spread_rows(one, self._index) for one in self._arrays]
-        rows, shape = self.rows_pulled if self._index is None else len(self._index), self._shape
-        shape = (rows, *self._table.key.shape[1:]) if shape is None else shape
+        rows, shape = self.rows_pulled if self._index is None else len(self._index), self.shape
+        shape = (rows, *self.keys.shapes[0][1:]) if shape is None else shape
         if self.names is None:
             return found[0].reshape(shape)
         return {name: one.reshape(shape) for name, one in zip(self.names, found, strict=True)}
 
     def close(self) -> None:
-        self._sent = self._rows = None
-
-    def __str__(self) -> str:
-        key = self._table.key.key
-        if self.sends:
-            call, number, _ = CALLS[self.payload_kind]
-            return f"{call}{'pull' if self.is_pull else ''} of rows of key {key!r}, {number} {self.step}"
-        what = "pull" if self.names is None else "pull of the state"
-        return f"{what} of rows of key {key!r}, version {self.version}"
+        self.ids, self.arrays = None, ()

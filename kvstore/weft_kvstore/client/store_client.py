@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import LinkState, SlotTakenError
 from weft_kvstore.client.operation import LocalOperation
@@ -32,7 +32,7 @@ from weft_kvstore.store import ClientStatistics, LinkStatistics, loss_scale_of
 _SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
 
 
-class StoreClient(StoreCalls):
+class StoreClient(Store):
     """Implements `Store`, over ZeroMQ or another transport. `endpoints` stands in for the description's, in the same
     order. `curve_keys` are its own, for encrypted links; where the description has the shards' and it has none, it
     makes some.

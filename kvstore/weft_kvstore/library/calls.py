@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.client.plan import TableKey
-from weft_kvstore.client.row_operation import Ids
+from weft_kvstore.client.calls import Store
+from weft_kvstore.client.operation import Ids
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.form import UserKey
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.futures import joined, nothing
@@ -38,7 +38,7 @@ class RowCalls:
     """The calls of a `KVStore` on rows of tables. `key` is always one table or a list. Ids on a GPU are checked on
     the host: where they do not fit, the future fails, and the step has to be pushed again."""
 
-    def __init__(self, store: StoreCalls, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
+    def __init__(self, store: Store, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
         self._store = store
         self._registry = registry
         self._steps = steps
@@ -254,8 +254,8 @@ class _Table:
     """A table of a call. Its `ids` are checked at once, those of a GPU once they are on the host: `shape` is that of
     their rows. `out` is an array for these, as it was given and as it is written."""
 
-    def __init__(self, table: TableKey, where: str, ids: Any, out: Any) -> None:
-        spec = table.key
+    def __init__(self, table: KeySet, where: str, ids: Any, out: Any) -> None:
+        (spec,), (self.dtype,) = table.keys, table.dtypes
         self.table, self.spec, self.where = table, spec, where
         if type(ids) is not np.ndarray or ids.dtype != np.int64 or not ids.size:
             ids = checked_ids(ids, where)
@@ -271,13 +271,13 @@ class _Table:
     def checked_rows(self, rows: Any) -> Any:
         """Rows that are sent. Raises StoreRefusedError."""
         is_plain = type(rows) is np.ndarray and self.spec.half is None and rows.flags.c_contiguous
-        if is_plain and rows.dtype == self.table.layout.dtype and rows.shape == self.shape:
+        if is_plain and rows.dtype == self.dtype and rows.shape == self.shape:
             return rows
         return checked(rows, user_dtype(self.spec), self.shape, f"{self.where}: rows", "the ids take")
 
     def kept(self, rows: Array) -> Array:
         """Rows as the shards keep the table."""
-        return rows.astype(self.table.layout.dtype, copy=False)
+        return rows.astype(self.dtype, copy=False)
 
     def _check(self, ids: Array) -> Ids:
         flat = ids

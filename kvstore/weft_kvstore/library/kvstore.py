@@ -18,7 +18,7 @@ import numpy as np
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import StoreCalls, consistent_read
+from weft_kvstore.client.calls import Store, consistent_read
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
@@ -77,7 +77,7 @@ class KVStore(RowCalls):
 
     def __init__(
         self,
-        store: StoreCalls,
+        store: Store,
         description: StoreDescription,
         slot: int,
         *,

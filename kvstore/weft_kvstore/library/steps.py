@@ -15,7 +15,7 @@ from typing import Any, Final, TypeGuard, TypeVar
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import lacks, noted, push_again
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import StoreClient
@@ -397,7 +397,7 @@ class Barriers:
     """Each begins once the one before has ended, and fails with it. Where the push of one failed, the next call makes
     it again: no number is ever left out, or nobody could meet any more."""
 
-    def __init__(self, store: StoreCalls) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._number: int | None = None
         """The next barrier's; None: the store has not said yet where the others are."""

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, key_of, served, store_of, stores_of
+from weft_kvstore.client.calls import Store
 from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import Store
 
 
 def refuse(*_: object) -> np.ndarray:

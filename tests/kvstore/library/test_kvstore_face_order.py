@@ -15,7 +15,6 @@ import strict_copies
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
 from weft_kvstore import Key, KVStore, StoreError, describe
-from weft_kvstore.client.plan import TableKey
 
 SOON_S = 0.2
 """Far longer than a thread takes that nothing keeps."""
@@ -38,10 +37,7 @@ class Recorded:
             if name.startswith("push"):
                 self.at(step)
             first, second = (step, key) if name == "barrier" else (key, step)
-            if isinstance(first, TableKey):
-                names = first.key.key
-            else:
-                names = first if isinstance(first, str) else ",".join(getattr(first, "names", first))
+            names = first if isinstance(first, str) else ",".join(getattr(first, "names", first))
             self.calls.append((name, names, second))
             return found(key, step, *rest, **named)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, constant, key_of, store_of, stores_of
+from weft_kvstore.client.calls import Store
 from weft_kvstore.description.records import KeyDescription, Merge, StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import on_end
@@ -22,7 +23,6 @@ from weft_kvstore.local import LocalStore
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
-from weft_kvstore.store import Store
 
 DEFAULTS = LinkSettings()
 

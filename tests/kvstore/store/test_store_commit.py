@@ -18,11 +18,12 @@ from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_o
 from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore.arrays import UNIT_EXPONENT, exact_sum, norm_of, terms_of
+from weft_kvstore.client.calls import Store
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import StepOutcome, Store
+from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.codec import decode_reply, decode_request
 from weft_kvstore.wire.messages import Barrier, Commit, Done, Measure, Measured
 

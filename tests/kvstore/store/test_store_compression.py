@@ -28,7 +28,7 @@ from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of
 from store_raw import column, hello_of, push_of, raw_peer, values_of
 from store_simulation import Simulation
 from weft_kvstore import Key, describe
-from weft_kvstore.client.calls import consistent_read
+from weft_kvstore.client.calls import Store, consistent_read
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import (
     CommitDescription,
@@ -43,7 +43,6 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import codec_of, routing_of
 from weft_kvstore.snapshot_files import Snapshot, write_file
-from weft_kvstore.store import Store
 from weft_kvstore.wire.codec import decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import Pull, RefusalCode, Refused, Values, Welcome
 

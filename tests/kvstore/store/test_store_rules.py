@@ -13,11 +13,11 @@ from rule_documents import normalized, rule_document
 from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of, table_of
 from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.rules.lookup import rule_from
+from weft_kvstore.client.calls import Store
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import Store
 
 SHAPES = {"a": (32, 32), "b": (1024,), "c": (825,), "d": (5,)}
 STEPS, SLOTS = 3, 2

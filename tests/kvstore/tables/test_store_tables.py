@@ -16,11 +16,11 @@ from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
 from weft_kernels.rules.record import Rule
+from weft_kvstore.client.calls import Store
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import Store
 
 Make = Callable[..., Sequence[Store]]
 

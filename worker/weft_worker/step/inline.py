@@ -12,7 +12,7 @@ import numpy as np
 from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import Store
 from weft_kvstore.futures import on_end
 from weft_kvstore.store import StepOutcome
 from weft_worker.device import CPU
@@ -196,7 +196,7 @@ class SharedValues:
     the same: of its gradient, and of its value.
     """
 
-    store: StoreCalls
+    store: Store
     variable: Variable
     _ahead: dict[str, tuple[int, Future[list[Array]], int]] = field(default_factory=dict)
     _pushed: list[Future[None]] = field(default_factory=list)

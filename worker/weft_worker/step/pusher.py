@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.weft_domain import FETCH, FETCH_ROWS
 from weft_kernels.kernel import Array
-from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
 from weft_worker.device import CPU
 from weft_worker.engine.serial import SerialEngine
@@ -15,6 +14,7 @@ from weft_worker.errors import DeviceError
 from weft_worker.graphs import Graphs
 from weft_worker.pace import Pace
 from weft_worker.plan import BoundNode, Plan, Segment
+from weft_worker.run_store import Readable
 from weft_worker.step.accumulation import StepPart
 from weft_worker.step.communication import completing, push_communication
 from weft_worker.step.computation import compute

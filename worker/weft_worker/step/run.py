@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from weft_kernels.kernel import Array
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import Store
 from weft_kvstore.futures import joined
-from weft_kvstore.store import Readable, Store
 from weft_worker.device import CapturingDevice, CpuDevice, Device
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.graphs import Graphs
 from weft_worker.plan import BoundNode, Piece, Plan
+from weft_worker.run_store import Readable, RunStore
 from weft_worker.step.accumulation import StepPart
 from weft_worker.step.values import Ending, StepContext
 from weft_worker.table import ValueTable
@@ -62,7 +62,7 @@ class Runtime:
     """
 
     engine: Engine
-    store: Store
+    store: RunStore
     device: Device = field(default_factory=CpuDevice)
     device_keys: DeviceKeys | None = None
     inline: InlineStore | None = None
@@ -71,9 +71,9 @@ class Runtime:
     nothing: tuple[str, ...] = ()
 
     @property
-    def many(self) -> StoreCalls | None:
+    def many(self) -> Store | None:
         """The store, where it takes many keys in one call."""
-        return self.store if isinstance(self.store, StoreCalls) else None
+        return self.store if isinstance(self.store, Store) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
