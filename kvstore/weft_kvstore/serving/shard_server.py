@@ -344,8 +344,7 @@ class ShardServer:
         capture. `since`: of tables only what has changed since the capture at that step, if that is known."""
 
         def begin() -> None:
-            if self._core.job is not None:
-                shard = self._core.job.shard
+            if (shard := self._core.job) is not None:
                 keys = {key.key for key in shard.description.keys}
                 without = {key for key in keys if gradient_key(key) in keys}
                 Capture(shard, step, captured, self._here, without=without, since=since)
@@ -395,18 +394,18 @@ class ShardServer:
             "arenas": 0 if listener is None else len(listener.arenas),
             "refused_arenas": 0 if listener is None else listener.refused,
             "waiting_pulls": sum(len(peer.pulls) for peer in peers),
-            "waiting_sets": 0 if job is None else job.shard.waiting_sets,
+            "waiting_sets": 0 if job is None else job.waiting_sets,
             "work_queue_pieces": len(core.work.queue),
             "send_queue_bytes": sum(peer.outbox.queued_bytes for peer in peers),
             "in_flight_bytes": sum(peer.outbox.in_flight_bytes for peer in peers),
         }
         found |= {f"stage_seconds:{stage}": seconds for stage, seconds in self._seconds.items()}
         if job is not None:
-            rows = sum(table.rows.count for table in job.shard.tables.values())
+            rows = sum(table.rows.count for table in job.tables.values())
             of_job = {"links": len(peers), "memory_bytes": resident_bytes(), "rows": rows, **traffic}
-            found |= {f"job_{name}:{job.name}": number for name, number in of_job.items()}
+            found |= {f"job_{name}:{job.description.job}": number for name, number in of_job.items()}
             if (waits := self._stragglers.waits(self._clock())) is not None:
-                found[f"job_waited_seconds:{waits[0]}:{job.name}"] = waits[1]
+                found[f"job_waited_seconds:{waits[0]}:{job.description.job}"] = waits[1]
         return found
 
     def _run(self) -> None:
@@ -549,7 +548,7 @@ class ShardServer:
             self._listener.close()
         self._wakeup.close()
         if self._core.job is not None:
-            self._core.job.shard.close()
+            self._core.job.close()
 
 
 def _shared_memory(make: Callable[[], T]) -> T | None:

@@ -14,7 +14,7 @@ from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.links import Job, Links
+from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.tables.state import AskedRows
@@ -62,31 +62,32 @@ class ShardCore:
         """Called with (slot, step, time) when gradients of a step have come, or that there are none."""
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> JobShard | None:
         """None before it is open, and once it was closed or has failed."""
         return self.links.job
 
-    def open(self, shard: JobShard) -> None:
+    def open(self, job: JobShard) -> None:
         """Serves a job from now on. Raises StoreError where it has one. May be called on any thread."""
         if self.job is not None:
-            raise StoreError(f"this shard serves job {self.job.name!r} already; each job has a process of its own")
-        if shard.gate is not None:
-            shard.gate.on_measured = lambda step: self._answer_measures(shard, step)
-        self.links.open(shard)
+            name = self.job.description.job
+            raise StoreError(f"this shard serves job {name!r} already; each job has a process of its own")
+        if job.gate is not None:
+            job.gate.on_measured = lambda step: self._answer_measures(job, step)
+        self.links.open(job)
 
     def fail(self, reason: str) -> None:
         """The job cannot go on."""
         if self.job is not None:
-            _log.error("job %r has failed on shard %d: %s", self.job.name, self.job.shard.shard, reason)
+            _log.error("job %r has failed on shard %d: %s", self.job.description.job, self.job.shard, reason)
         self.close(reason)
 
     def close(self, reason: str) -> None:
         """Drops the job, for a reason that its clients are told. Idempotent: one message may fail the job twice."""
         job = self.links.job
         if job is not None:
-            self.work.clear(job.shard)
+            self.work.clear(job)
             self.links.drop(reason)
-            job.shard.close()
+            job.close()
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""

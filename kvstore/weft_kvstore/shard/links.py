@@ -6,7 +6,6 @@ Pure. A client is a process that fills a slot. It has one connection at a time, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from weft_kvstore.arrays import Array
@@ -16,6 +15,9 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Counts, Outgoing, Peer
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, encode
 from weft_kvstore.wire.messages import FailureCode, Hello, Message, RefusalCode, Refused, Welcome
+
+SHOWN_DIGITS: Final = 12
+"""Of a description's digest, where people compare two."""
 
 # --- How a client begins, and how it ends -----------------------------------------------------------------------------
 # what happens                      | what it has asked for  | what left for it        | what it has pushed
@@ -31,24 +33,11 @@ from weft_kvstore.wire.messages import FailureCode, Hello, Message, RefusalCode,
 # connection, and where its process is gone.
 
 
-@dataclass(slots=True)
-class Job:
-    """The job of a shard. By slot: the newest incarnation; its process, connected or not; and when the process that has
-    left it was last heard."""
-
-    shard: JobShard
-    digest: bytes
-    incarnations: dict[int, int] = field(default_factory=dict)
-    peers: dict[int, Peer] = field(default_factory=dict)
-    left: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.shard.description.job
-
-
 class Links:
-    """`peers`, by the identity that the socket gives their connection, are those of the `job` that are connected.
+    """`job` is the shard of the job that is served. By slot: `clients`, connected or not; the newest incarnation; and
+    when a client that has `left` was last heard. `peers` are the clients that are connected, by the identity that the
+    socket gives their connection.
+
     `outgoing` collects what is to be sent at once; `waiting` are the peers that may have values or receipts besides.
 
     `listener` is the name of where clients of this host bring their memory, empty where they cannot; `arenas` are what
@@ -61,7 +50,11 @@ class Links:
         """`boot` is 16 bytes drawn when the process starts."""
         self._settings = settings
         self._boot = boot
-        self.job: Job | None = None
+        self.job: JobShard | None = None
+        self._digest = b""
+        self.clients: dict[int, Peer] = {}
+        self._incarnations: dict[int, int] = {}
+        self._left: dict[int, float] = {}
         self.peers: dict[bytes, Peer] = {}
         self.outgoing: list[Outgoing] = []
         self.waiting: dict[Peer, None] = {}
@@ -77,9 +70,11 @@ class Links:
         self.forgotten: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection that was welcomed and is a client's no more."""
 
-    def open(self, shard: JobShard) -> None:
+    def open(self, job: JobShard) -> None:
         """Serves a job from now on."""
-        self.job = Job(shard, digest(shard.description))
+        self._incarnations, self._left = {}, {}
+        self._digest = digest(job.description)
+        self.job = job
 
     def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
         """Welcomes or refuses a client; the connection that its slot had is lost. A Hello that is repeated on its
@@ -89,17 +84,13 @@ class Links:
             if known.received == number and known.welcome is not None:
                 self.outgoing.append((identity, encode(known.welcome, None, number)))
             return
-        job = admitted(self.job, known, hello, self._boot)
-        if (
-            self.job is None and (hello.job, hello.term) in self._closed
-        ):  # It was not connected when the job was dropped.
-            job = Refused(RefusalCode.CLOSED, self._closed[hello.job, hello.term])
+        job = self._admitted(known, hello)
         if isinstance(job, Refused):
             self.counts.refused += 1
             self.lose(identity)
             self.say(identity, job)
             return
-        slot, peer = hello.slot, job.peers.get(hello.slot)
+        slot, peer = hello.slot, self.clients.get(hello.slot)
         if peer is not None and peer.hello.process != hello.process:
             self.close(peer)
             peer = None
@@ -110,12 +101,12 @@ class Links:
             if peer.identity is not None:
                 self.lose(peer.identity)
             self._stop_reading(peer)
-        if hello.incarnation > job.incarnations.setdefault(slot, hello.incarnation):
-            job.incarnations[slot] = hello.incarnation
-            job.shard.replace(slot)
-        job.left.pop(slot, None)
+        if hello.incarnation > self._incarnations.setdefault(slot, hello.incarnation):
+            self._incarnations[slot] = hello.incarnation
+            job.replace(slot)
+        self._left.pop(slot, None)
         if peer is None:
-            peer = job.peers[slot] = Peer(hello, job.shard, self._settings, self.counts)
+            peer = self.clients[slot] = Peer(hello, job, self._settings, self.counts)
         peer.connect(identity, hello, number, now)
         self.peers[identity] = peer
         self.waiting[peer] = None
@@ -123,6 +114,57 @@ class Links:
         peer.welcome = Welcome(hello.session, self._boot, silence_ms, self.listener)
         self.welcomed(identity)
         self.say(identity, peer.welcome)
+
+    def _admitted(self, same: Peer | None, hello: Hello) -> JobShard | Refused:
+        """The job, or why the client that says this Hello may not join it. `same` is the client that its connection has
+        been that of so far."""
+        job, slot = self.job, hello.slot
+        name = f"job {hello.job!r}"
+        term = job.description.term if job is not None and job.description.job == hello.job else None
+        if term is not None and term > hello.term:
+            return Refused(RefusalCode.STALE_TERM, f"{name} is in term {term} here, term {hello.term} is over")
+        if job is None or term != hello.term:
+            closed = self._closed.get((hello.job, hello.term))  # It was not connected when the job was dropped.
+            code, text = RefusalCode.UNKNOWN_JOB, f"{name}, term {hello.term} is not open on this shard"
+            return Refused(code, text) if closed is None else Refused(RefusalCode.CLOSED, closed)
+        if hello.description != self._digest:
+            text = (
+                f"{name}: the client has another description of the store than shard {job.shard} "
+                f"(digests {hello.description.hex()[:SHOWN_DIGITS]} and {self._digest.hex()[:SHOWN_DIGITS]}, as "
+                "--check says of a file): connect with the file that the shard was started with, or restart the shards "
+                "with this one"
+            )
+            return Refused(RefusalCode.OTHER_DESCRIPTION, text)
+        if hello.shard != job.shard:
+            text = (
+                f"{name}: this is shard {job.shard}, and the client takes it for shard {hello.shard}: endpoints= are "
+                "in the order of the description's shards, and each shard is started with its --shard NUMBER"
+            )
+            return Refused(RefusalCode.OTHER_DESCRIPTION, text)
+        if slot >= job.description.slots:
+            text = f"slot {slot}: {name} has slots 0 to {job.description.slots - 1}"
+            return Refused(RefusalCode.NO_SUCH_SLOT, text)
+        newest = self._incarnations.get(slot, hello.incarnation)
+        if hello.incarnation < newest:
+            text = f"slot {slot}: incarnation {hello.incarnation} was replaced by {newest}"
+            return Refused(RefusalCode.STALE_INCARNATION, text)
+        client = self.clients.get(slot)
+        if hello.boot == self._boot and (client is None or client.hello.process != hello.process):
+            text = f"slot {slot}: another process has had it since, so that what this one had under way is lost"
+            return Refused(RefusalCode.STALE_INCARNATION, text)
+        if client is not None and client.identity is None:
+            client = None
+        if client is not None and client.hello.incarnation == hello.incarnation:
+            if client.hello.process != hello.process:
+                detail = f"slot {slot} is taken by another process that is alive, as incarnation {hello.incarnation}"
+                text = f"{detail}; use another slot, or a higher incarnation= to replace it"
+                return Refused(RefusalCode.BUSY, text)
+            if client.hello.session > hello.session:
+                text = f"slot {slot}: connection {hello.session} was replaced by {client.hello.session}"
+                return Refused(RefusalCode.STALE_INCARNATION, text)
+        if same is not None and same is not client:
+            return Refused(RefusalCode.MALFORMED, f"slot {slot}: this connection belongs to slot {same.slot}")
+        return job
 
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten. No harm if it is none."""
@@ -133,10 +175,9 @@ class Links:
 
     def close(self, peer: Peer) -> None:
         """Nobody comes back for what this process has asked for."""
-        job, identity = self.job, peer.identity
-        assert job is not None
-        del job.peers[peer.slot]
-        job.left[peer.slot] = peer.heard
+        identity = peer.identity
+        del self.clients[peer.slot]
+        self._left[peer.slot] = peer.heard
         self.waiting.pop(peer, None)
         self._stop_reading(peer)
         peer.close()
@@ -152,19 +193,19 @@ class Links:
         job = self.job
         if job is None:
             return
-        job.left = {slot: min(at + stalled_s, now) for slot, at in job.left.items()}
+        self._left = {slot: min(at + stalled_s, now) for slot, at in self._left.items()}
         silence_s = self._settings.silence_s
-        absent = {slot: f"left {now - at:.1f} s ago" for slot, at in job.left.items() if now - at > silence_s}
-        for slot, peer in job.peers.items():
+        absent = {slot: f"left {now - at:.1f} s ago" for slot, at in self._left.items() if now - at > silence_s}
+        for slot, peer in self.clients.items():
             peer.heard = min(peer.heard + stalled_s, now)
             if now - peer.heard > silence_s:
                 absent[slot] = f"has been silent for {now - peer.heard:.1f} s"
                 if peer.identity is not None:
                     self.lose(peer.identity)
         for peer in self.peers.values() if absent else ():
-            waits = [(request, job.shard.lacks(wait, absent)) for request, wait in peer.pulls.items()]
+            waits = [(request, job.lacks(wait, absent)) for request, wait in peer.pulls.items()]
             for request, step in peer.measures.items():
-                reason, missing = job.shard.step_waits_for(step)
+                reason, missing = job.step_waits_for(step)
                 waits.append((request, (reason, [slot for slot in missing if slot in absent])))
             for request, found in waits:
                 if found is not None and found[1]:
@@ -176,12 +217,12 @@ class Links:
         job, reason = self.job, reason[:2048]
         assert job is not None
         self.reading.clear()
-        for peer in list(job.peers.values()):
+        for peer in list(self.clients.values()):
             self.say(peer.identity, Refused(RefusalCode.CLOSED, reason))
             self.close(peer)
         self.leaving.clear()
         self.job = None
-        self._closed = {(job.name, job.shard.description.term): reason}
+        self._closed = {(job.description.job, job.description.term): reason}
 
     # --- Memory of this host: what the shard reads in a client's, and a client that is gone in the shard's
 
@@ -197,7 +238,7 @@ class Links:
 
     def ended(self, identity: bytes) -> None:
         """The socket has no such connection any more, which a client had."""
-        for peer in (*(self.job.peers.values() if self.job is not None else ()), *self.leaving):
+        for peer in (*self.clients.values(), *self.leaving):
             peer.connections.discard(identity)
         self._release_left()
 
@@ -247,58 +288,3 @@ class Links:
         """A request cannot be answered. What was to be sent for it is not."""
         self.counts.refused += code is FailureCode.REFUSED
         self.say(peer.identity, peer.fail(request, code, reason))
-
-
-# --- Who may speak with a shard: what a Hello must agree with ---------------------------------------------------------
-
-
-SHOWN_DIGITS: Final = 12
-"""Of a description's digest, where people compare two."""
-
-
-def admitted(job: Job | None, same: Peer | None, hello: Hello, boot: bytes) -> Job | Refused:
-    """The job, or why the client that says this Hello may not join it. `same` is the client that its connection has
-    been that of so far."""
-    term = job.shard.description.term if job is not None and job.name == hello.job else None
-    if term is not None and term > hello.term:
-        text = f"job {hello.job!r} is in term {term} here, term {hello.term} is over"
-        return Refused(RefusalCode.STALE_TERM, text)
-    if job is None or term != hello.term:
-        return Refused(RefusalCode.UNKNOWN_JOB, f"job {hello.job!r}, term {hello.term} is not open on this shard")
-    if hello.description != job.digest:
-        text = (
-            f"job {hello.job!r}: the client has another description of the store than shard {job.shard.shard} "
-            f"(digests {hello.description.hex()[:SHOWN_DIGITS]} and {job.digest.hex()[:SHOWN_DIGITS]}, as --check says "
-            "of a file): connect with the file that the shard was started with, or restart the shards with this one"
-        )
-        return Refused(RefusalCode.OTHER_DESCRIPTION, text)
-    if hello.shard != job.shard.shard:
-        text = (
-            f"job {hello.job!r}: this is shard {job.shard.shard}, and the client takes it for shard {hello.shard}: "
-            "endpoints= are in the order of the description's shards, and each shard is started with its --shard NUMBER"
-        )
-        return Refused(RefusalCode.OTHER_DESCRIPTION, text)
-    if hello.slot >= job.shard.description.slots:
-        text = f"slot {hello.slot}: job {hello.job!r} has slots 0 to {job.shard.description.slots - 1}"
-        return Refused(RefusalCode.NO_SUCH_SLOT, text)
-    newest = job.incarnations.get(hello.slot, hello.incarnation)
-    if hello.incarnation < newest:
-        text = f"slot {hello.slot}: incarnation {hello.incarnation} was replaced by {newest}"
-        return Refused(RefusalCode.STALE_INCARNATION, text)
-    held = job.peers.get(hello.slot)
-    if hello.boot == boot and (held is None or held.hello.process != hello.process):
-        text = f"slot {hello.slot}: another process has had it since, so that what this one had under way is lost"
-        return Refused(RefusalCode.STALE_INCARNATION, text)
-    if held is not None and held.identity is None:
-        held = None
-    if held is not None and held.hello.incarnation == hello.incarnation:
-        if held.hello.process != hello.process:
-            detail = f"slot {hello.slot} is taken by another process that is alive, as incarnation {hello.incarnation}"
-            text = f"{detail}; use another slot, or a higher incarnation= to replace it"
-            return Refused(RefusalCode.BUSY, text)
-        if held.hello.session > hello.session:
-            text = f"slot {hello.slot}: connection {hello.session} was replaced by {held.hello.session}"
-            return Refused(RefusalCode.STALE_INCARNATION, text)
-    if same is not None and same is not held:
-        return Refused(RefusalCode.MALFORMED, f"slot {hello.slot}: this connection belongs to slot {same.slot}")
-    return job

@@ -95,7 +95,7 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     ended(simulation, simulation.stores[0].pull("t", 0, np.arange(1)))
     old = simulation.stores[0].push("t", 0, ones(90, 6), np.arange(90))
     shard = simulation.shards[0]
-    (unit,) = shard.job.shard.tables.values()
+    (unit,) = shard.job.tables.values()
     while not unit.open:
         assert simulation.step(ANY)
     ((_, half),) = unit.open.items()
@@ -154,7 +154,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     store = simulation.stores[0]
     ended(simulation, store.pull("w", 0))
     futures = [store.set("w", 1, 5 * ones(4)), store.set("t", 1, 7 * ones(1, 2), np.array([3]))]
-    there = simulation.shards[0].job.shard
+    there = simulation.shards[0].job
     bucket, (rows_there,) = there.buckets[0], there.tables.values()
     while there.waiting_sets < 2:
         assert simulation.step(ANY)

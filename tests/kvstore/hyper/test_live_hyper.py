@@ -337,7 +337,7 @@ def test_a_change_that_is_repeated_on_a_new_connection_undoes_none_behind_it() -
         core.flush(0.0)
         assert [decode_reply(parts)[0] for _, parts in core.links.outgoing] == [Done([message.request])]
         core.links.outgoing = []
-        assert core.job.shard.hyper.at(0) == {"": {"lr": rate}}
+        assert core.job.hyper.at(0) == {"": {"lr": rate}}
 
 
 def greeted() -> tuple[ShardCore, Hyper]:
@@ -368,7 +368,7 @@ def test_what_no_step_can_ask_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
         simulation.finish(choose, simulation.stores[0].set_hyper({"lr": step + 1.0}, step=step))
         training.push(0)
         simulation.settle(choose)
-    assert [len(core.job.shard.hyper.changes) for core in simulation.shards] == [1, 1]
+    assert [len(core.job.hyper.changes) for core in simulation.shards] == [1, 1]
     assert summed_now(training) == sum(range(1, STEPS + 1))
 
 
@@ -441,7 +441,7 @@ def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(mon
     pulled = [store.pull(key, 40) for key in KEYS[1:]]
     simulation.finish(choose, *pulled)
     assert [rates_used(one.result(0), 1) for one in pulled] == [sum(range(1, 41))] * 3
-    timelines = [core.job.shard.hyper for core in simulation.shards]
+    timelines = [core.job.hyper for core in simulation.shards]
     (earliest,) = {one.known_from for one in timelines}
     assert [len(one.changes) <= 8 for one in timelines] == [True, True]
     thawed = store.push("a", 0, np.ones(9, np.float32))

@@ -446,7 +446,7 @@ def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_
                 peer.greet(hello_of(description, 0))
             peer.say(pull_of(1, 0, 0))
             assert bool(peer.hear(Values).at) == in_memory
-            bucket = shards[0]._core.job.shard.buckets[0].update.values
+            bucket = shards[0]._core.job.buckets[0].update.values
             ((*_, held, _, _),) = bucket.sections(0, 1)
             assert held.shared
             assert held.pinned[0] == 1

@@ -92,13 +92,13 @@ class Shard:
     @property
     def values(self) -> list[float]:
         assert self.core.job is not None
-        ((_, _, elements),) = self.core.job.shard.buckets[0].update.values.elements(0, 1)
+        ((_, _, elements),) = self.core.job.buckets[0].update.values.elements(0, 1)
         return sorted(set(elements.tolist()))
 
     @property
     def pinned(self) -> bool:
         assert self.core.job is not None
-        ((*_, block, _, _),) = self.core.job.shard.buckets[0].update.values.sections(0, 1)
+        ((*_, block, _, _),) = self.core.job.buckets[0].update.values.sections(0, 1)
         return bool(block.pinned.any())
 
 

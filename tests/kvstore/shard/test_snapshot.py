@@ -248,7 +248,7 @@ def test_a_snapshot_is_of_one_step_though_slots_are_ahead_and_nothing_stays_pinn
         for server in store.servers:
             job = server._core.job
             assert job is not None
-            for bucket in job.shard.buckets.values():
+            for bucket in job.buckets.values():
                 for values in (bucket.update.values, *bucket.update.state.values()):
                     assert not any(held.pinned.any() for held in values._blocks)
 

@@ -462,7 +462,7 @@ class Logs:
     def keep(self, simulation: Simulation) -> None:
         for shard, core in enumerate(simulation.shards):
             job = core.job
-            for part in job.shard.parts.values():
+            for part in job.parts.values():
                 part.applied = self._of_slices(shard, part.spec.number)
 
     def _of_slices(self, shard: int, bucket: int) -> Any:
@@ -487,7 +487,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
     keys = program.description.keys
     for shard, core in enumerate(simulation.shards):
         job = core.job
-        for number, bucket in job.shard.buckets.items():
+        for number, bucket in job.buckets.items():
             part = bucket.spec.part
             for slice_, (place, index) in enumerate(
                 zip(part.key_indices.tolist(), part.slice_indices.tolist(), strict=True)
@@ -496,7 +496,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
                 logs.check_order(program, keys[place], applied)
                 for slot, step in applied:
                     plain.replay(keys[place], slot, step, slice(16 * index, 16 * index + 16))
-        for unit in job.shard.tables.values():
+        for unit in job.tables.values():
             key = program.key(unit.spec.key)
             applied = logs.applied.get((shard, unit.spec.number, 0), [])
             logs.check_order(program, key, applied)
@@ -580,7 +580,7 @@ def test_merging_by_arrival_adds_each_push_once_in_the_order_that_is_logged(
     Course(program, choose, simulation, trouble).run()
     for (shard, number, slice_), applied in logs.applied.items():
         job = simulation.shards[shard].job
-        bucket = job.shard.buckets.get(number)
+        bucket = job.buckets.get(number)
         if bucket is not None:
             key = program.description.keys[int(bucket.spec.part.key_indices[slice_])]
             logs.check_order(program, key, applied)

@@ -180,7 +180,7 @@ def test_a_commit_that_says_something_else_is_refused_and_changes_nothing() -> N
     choose = random.Random(0)
     outcome = push_all(simulation.stores[0], 0, 0)
     simulation.finish(choose, outcome)
-    gate = simulation.shards[0].job.shard.step_gate("Commit")
+    gate = simulation.shards[0].job.step_gate("Commit")
     norm = outcome.result(0).norm  # type: ignore[union-attr]
     assert gate.commit(0, norm=norm, finite=True) is False
     with pytest.raises(Exception, match=r"commit of step 0: norm 1\.0, finite True; it was norm"):

@@ -56,13 +56,13 @@ def test_what_a_process_does_not_come_back_for_is_kept_no_longer_than_its_slot()
         simulation.stores[0].pull("w", step + 1)
     for _ in range(4):
         simulation.step(choose)
-    job = simulation.shards[0].job
-    last = job.peers[0]
+    clients = simulation.shards[0].links.clients
+    last = clients[0]
     simulation.shards[0].links.lose(last.identity)
     assert last.pulls or last.outbox.queued_slices
     simulation.join(0, incarnation=2)
     simulation.settle(choose)
-    assert job.peers[0] is not last
+    assert clients[0] is not last
     assert (last.pulls, last.outbox.queued_slices) == ({}, 0)
 
 
@@ -74,7 +74,7 @@ def test_pulls_that_are_given_up_without_a_connection_leave_nothing_on_the_shard
     for _ in range(3):
         store.pull("w", 1)
     simulation.settle(choose)
-    peer = simulation.shards[0].job.peers[0]
+    peer = simulation.shards[0].links.clients[0]
     assert len(peer.pulls) == 3
     simulation.cut(0, 0)
     core = simulation.clients[0]
@@ -95,7 +95,7 @@ def test_a_pull_that_comes_again_twice_has_its_version_all_the_same() -> None:
         store.push("w", step, np.ones(64, np.float32))
     simulation.settle(choose)
     pull = store.pull("w", 2)
-    peer = simulation.shards[0].job.peers[0]
+    peer = simulation.shards[0].links.clients[0]
     for _ in range(100):
         simulation.step(choose)
         if peer.outbox.in_flight_bytes:
@@ -120,7 +120,7 @@ def test_a_pull_whose_failure_is_lost_with_its_connection_fails_on_the_next_one(
     simulation.settle(choose)
     simulation.silent.add(1)
     shard = simulation.shards[0]
-    peer = shard.job.peers[0]
+    peer = shard.links.clients[0]
     while not peer.failed:
         simulation.now += 0.1
         while simulation.step(choose):

@@ -167,11 +167,11 @@ def leftovers(simulation: Simulation) -> list[Any]:
     for shard in simulation.shards:
         assert shard.counts.malformed == 0
         assert shard.job is not None
-        for peer in shard.job.peers.values():
+        for peer in shard.links.clients.values():
             found += [peer.pulls, peer.failed, peer.unrepeated, peer.measures, peer.done, peer.outbox.waiting]
             found += [peer.open_entries, peer.ids_bytes, peer.outbox.queued_slices, peer.outbox.in_flight_bytes]
-        found += [bucket.pulls.versions for bucket in shard.job.shard.buckets.values()]
-        found += [table.pulls.versions for table in shard.job.shard.tables.values()]
+        found += [bucket.pulls.versions for bucket in shard.job.buckets.values()]
+        found += [table.pulls.versions for table in shard.job.tables.values()]
     for client in simulation.clients.values():
         found += [client.open, client._held, client._setting]
         for link in client.links:

@@ -117,7 +117,7 @@ class Cluster:
 
     @property
     def tables(self) -> list[TableState]:
-        return [table_in(job.shard) for core in self.simulation.shards for job in [core.job]]
+        return [table_in(core.job) for core in self.simulation.shards]
 
     def touched(self) -> int:
         return sum(table.rows.count for table in self.tables)

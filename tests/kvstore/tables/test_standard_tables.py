@@ -56,8 +56,7 @@ class Store:
 
     @property
     def tables(self) -> list[TableState]:
-        jobs = [job for core in self.simulation.shards for job in [core.job]]
-        return [table for job in jobs for table in job.shard.tables.values()]
+        return [table for core in self.simulation.shards for table in core.job.tables.values()]
 
 
 class Dense:
