@@ -135,14 +135,11 @@ class ShardCore:
         match message:
             case Pull():
                 self._pull(peer, message)
-            case Barrier():
-                self._barrier(peer, message, now)
-            case Measure():
-                self._measure(peer, message)
-            case Commit():
-                self._commit(peer, message)
-            case Hyper():
-                self._hyper(peer, message)
+            case Barrier() | Measure() | Commit() | Hyper():
+                try:
+                    self._declare(peer, message, now)
+                except PushRefusedError as error:
+                    self.links.fail(peer, message.request, FailureCode.REFUSED, str(error))
             case Cancel():
                 peer.cancel(*message.request)
                 if NO_REQUEST in message.request:  # It has repeated what it still waits for.
@@ -295,33 +292,33 @@ class ShardCore:
 
     # --- Whole steps: barriers, what they amount to, and commits
 
-    def _barrier(self, peer: Peer, barrier: Barrier, now: float) -> None:
-        """The slot has nothing for some keys in a step."""
-        try:
-            self.work.push_nothing(peer.shard, peer.slot, barrier.step, barrier.nothing)
-        except PushRefusedError as error:
-            self.links.fail(peer, barrier.request, FailureCode.REFUSED, str(error))
-            return
-        if peer.identity is not None:
-            self.arrived(peer.slot, barrier.step, now)
-            self._done(peer, barrier.request)
-
-    def _done(self, peer: Peer, request: int) -> None:
-        peer.done.append(request)
+    def _declare(self, peer: Peer, message: Barrier | Measure | Commit | Hyper, now: float) -> None:
+        """Carries out what a slot says of a step. Raises PushRefusedError, and ProtocolError."""
+        shard = peer.shard
+        match message:
+            case Barrier():  # It has nothing for some keys.
+                self.work.push_nothing(shard, peer.slot, message.step, message.nothing)
+                if peer.identity is None:  # What was merged has failed the job.
+                    return
+                self.arrived(peer.slot, message.step, now)
+            case Measure():  # Its step is whole, and it asks what the step amounts to.
+                if message.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
+                    detail = f"{message.request} is open already, or {MAX_OPEN_MEASURES} are"
+                    raise ProtocolError(f"Measure.request: {detail}")
+                gate = shard.step_gate("Measure")
+                peer.measures[message.request] = message.step
+                gate.arrive(peer.slot, message.step)
+                self._answer_measures(shard, message.step)
+                return
+            case Commit():  # It says what all shards measured.
+                if shard.step_gate("Commit").commit(message.step, norm=message.norm, finite=message.finite):
+                    self.work.merge_committed(shard)
+            case Hyper():  # It changes hyper-parameters. What a client repeats is behind later changes.
+                if message.request > peer.changed:
+                    shard.change_hyper(peer.slot, message)
+                    peer.changed = message.request
+        peer.done.append(message.request)
         self.links.waiting[peer] = None
-
-    def _measure(self, peer: Peer, measure: Measure) -> None:
-        """The slot's step is whole, and it asks what the step amounts to."""
-        if measure.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
-            raise ProtocolError(f"Measure.request: {measure.request} is open already, or {MAX_OPEN_MEASURES} are")
-        gate = peer.shard.step_gate("Measure")
-        peer.measures[measure.request] = measure.step
-        try:
-            gate.arrive(peer.slot, measure.step)
-        except PushRefusedError as error:
-            self.links.fail(peer, measure.request, FailureCode.REFUSED, str(error))
-            return
-        self._answer_measures(peer.shard, measure.step)
 
     def _answer_measures(self, shard: JobShard, step: int) -> None:
         """Answers who has asked of a step, if it is measured."""
@@ -334,28 +331,6 @@ class ShardCore:
                 del peer.measures[request]
                 measured = Measured(request, found.squares, found.finite, scale.scale, scale.good)
                 self.links.say(peer.identity, measured)
-
-    def _commit(self, peer: Peer, commit: Commit) -> None:
-        """The slot says what all shards measured of a step."""
-        shard = peer.shard
-        try:
-            if shard.step_gate("Commit").commit(commit.step, norm=commit.norm, finite=commit.finite):
-                self.work.merge_committed(shard)
-        except PushRefusedError as error:
-            self.links.fail(peer, commit.request, FailureCode.REFUSED, str(error))
-            return
-        self._done(peer, commit.request)
-
-    def _hyper(self, peer: Peer, message: Hyper) -> None:
-        """Changes hyper-parameters. What a client repeats, since it has not heard of it, is behind later changes."""
-        if message.request > peer.changed:
-            try:
-                peer.shard.change_hyper(peer.slot, message)
-            except PushRefusedError as error:
-                self.links.fail(peer, message.request, FailureCode.REFUSED, str(error))
-                return
-            peer.changed = message.request
-        self._done(peer, message.request)
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
