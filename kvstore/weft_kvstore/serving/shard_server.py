@@ -375,20 +375,9 @@ class ShardServer:
     def statistics(self) -> dict[str, float]:
         """Its metrics (`serving.metrics`) at this moment; they may move while they are read."""
         core, peers, listener = self._core, list(self._core.peers.values()), self._listener
-        counts, job = core.counts, core.job
-        traffic = {
-            "received_bytes": counts.bytes_received,
-            "sent_bytes": self._router.bytes_sent,
-            "shared_memory_received_bytes": counts.shared_received,
-            "shared_memory_sent_bytes": counts.shared_sent,
-        }
+        job, counts = core.job, {**core.counts, "sent_bytes": self._router.bytes_sent}
         found: dict[str, float] = {
-            **traffic,
-            "received_frames": counts.frames_received,
-            "sent_frames": counts.frames_sent,
-            "malformed_messages": counts.malformed,
-            "refused_requests": counts.refused,
-            "unknown_link_messages": counts.unknown_links,
+            **counts,
             "jobs": 0 if job is None else 1,
             "links": len(peers),
             "arenas": 0 if listener is None else len(listener.arenas),
@@ -402,7 +391,8 @@ class ShardServer:
         found |= {f"stage_seconds:{stage}": seconds for stage, seconds in self._seconds.items()}
         if job is not None:
             rows = sum(table.rows.count for table in job.tables.values())
-            of_job = {"links": len(peers), "memory_bytes": resident_bytes(), "rows": rows, **traffic}
+            of_job = {"links": len(peers), "memory_bytes": resident_bytes(), "rows": rows}
+            of_job |= {name: number for name, number in counts.items() if name.endswith("_bytes")}
             found |= {f"job_{name}:{job.description.job}": number for name, number in of_job.items()}
             if (waits := self._stragglers.waits(self._clock())) is not None:
                 found[f"job_waited_seconds:{waits[0]}:{job.description.job}"] = waits[1]

@@ -91,7 +91,7 @@ class ShardCore:
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""
-        self.counts.bytes_received += sum(map(len, parts))
+        self.counts["received_bytes"] += sum(map(len, parts))
         try:
             message, payload, number = decode_request(parts)
             peer = self.peers.get(identity)
@@ -100,7 +100,7 @@ class ShardCore:
                 if isinstance(message, Hello):
                     self.links.hello(identity, message, number, now)
                 else:
-                    self.counts.unknown_links += 1
+                    self.counts["unknown_link_messages"] += 1
                     self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
                 return
             peer.heard = now
@@ -177,7 +177,7 @@ class ShardCore:
             pull = None
             if peer.identity is None:
                 return
-        self.counts.frames_received += 1
+        self.counts["received_frames"] += 1
         shard, work = peer.shard, self.work
         segments = self._shared_segments(peer, push) if push.at else push_segments(push, [payload])
         newest = -1
@@ -214,7 +214,7 @@ class ShardCore:
             for number in range(len(push.segments)):
                 self._refuse(peer, push, number, "its bytes are in memory that was not brought")
             return []
-        self.counts.shared_received += sum(map(nbytes_of, push.segments))
+        self.counts["shared_memory_received_bytes"] += sum(map(nbytes_of, push.segments))
         segments = push_segments(push, parts_at(push, memory), shared=True)
         return [segment if shard.reads_in_place(segment) else segment.copied() for segment in segments]
 
@@ -236,7 +236,7 @@ class ShardCore:
             self.links.fail(peer, wait.request, FailureCode.REFUSED, detail)
 
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
-        self.counts.refused += 1
+        self.counts["refused_requests"] += 1
         self.links.say(peer.identity, PushRefused(push.frame, number, reason[:2048]))
 
     # --- Pulls, which the merger answers

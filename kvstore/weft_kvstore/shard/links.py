@@ -12,7 +12,7 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.description.check import digest
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.peer import Counts, Outgoing, Peer
+from weft_kvstore.shard.peer import COUNTED, Outgoing, Peer
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, encode
 from weft_kvstore.wire.messages import FailureCode, Hello, Message, RefusalCode, Refused, Welcome
 
@@ -60,7 +60,7 @@ class Links:
         self.waiting: dict[Peer, None] = {}
         self._closed: dict[tuple[str, int], str] = {}
         """The last job that was dropped, by name and term, and why."""
-        self.counts = Counts()
+        self.counts = dict.fromkeys(COUNTED, 0)
         self.listener = b""
         self.arenas: Mapping[tuple[bytes, int], Array] = {}
         self.reading: dict[tuple[Peer, int], list[PushSegment]] = {}
@@ -86,7 +86,7 @@ class Links:
             return
         job = self._admitted(known, hello)
         if isinstance(job, Refused):
-            self.counts.refused += 1
+            self.counts["refused_requests"] += 1
             self.lose(identity)
             self.say(identity, job)
             return
@@ -279,12 +279,12 @@ class Links:
 
     def refuse(self, identity: bytes, error: ProtocolError) -> None:
         """A message is malformed, or asks for too much: its client is told so, and closed."""
-        self.counts.malformed += 1
+        self.counts["malformed_messages"] += 1
         self.say(identity, Refused(RefusalCode.MALFORMED, str(error)[:2048]))
         if (peer := self.peers.get(identity)) is not None:
             self.close(peer)
 
     def fail(self, peer: Peer, request: int, code: FailureCode, reason: str) -> None:
         """A request cannot be answered. What was to be sent for it is not."""
-        self.counts.refused += code is FailureCode.REFUSED
+        self.counts["refused_requests"] += code is FailureCode.REFUSED
         self.say(peer.identity, peer.fail(request, code, reason))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
@@ -53,18 +52,17 @@ MAX_QUEUED_TABLES: Final = 2
 """The same for its tables, whose rows are copied when they are asked for."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """Counters that the shard's metrics show."""
-
-    frames_sent: int = 0
-    frames_received: int = 0
-    malformed: int = 0
-    refused: int = 0
-    unknown_links: int = 0
-    bytes_received: int = 0
-    shared_received: int = 0
-    shared_sent: int = 0
+COUNTED: Final = (
+    "received_bytes",
+    "shared_memory_received_bytes",
+    "shared_memory_sent_bytes",
+    "received_frames",
+    "sent_frames",
+    "malformed_messages",
+    "refused_requests",
+    "unknown_link_messages",
+)
+"""The shard's metrics that `counts` has."""
 
 
 def _popped(numbers: list[int]) -> list[int]:
@@ -89,7 +87,7 @@ class Peer:
     What passes is added to `counts`.
     """
 
-    def __init__(self, hello: Hello, shard: JobShard, settings: LinkSettings, counts: Counts) -> None:
+    def __init__(self, hello: Hello, shard: JobShard, settings: LinkSettings, counts: dict[str, int]) -> None:
         self.slot = hello.slot
         self.shard = shard
         self.counts = counts
@@ -147,9 +145,9 @@ class Peer:
         while outbox.queued_slices and (frame := outbox.fill(now)) is not None:
             at = self.shared.put(frame) if outbox.shared else []
             if at:
-                self.counts.shared_sent += frame.nbytes
+                self.counts["shared_memory_sent_bytes"] += frame.nbytes
             self.sent += 1
-            self.counts.frames_sent += 1
+            self.counts["sent_frames"] += 1
             receipts, self.acknowledge = self.acknowledge[:MAX_ENTRIES], self.acknowledge[MAX_ENTRIES:]
             values = Values(frame.number, frame.rows, at, receipts)
             outgoing.append((identity, encode(values, None if at else frame.payload(), self.sent)))

@@ -421,7 +421,7 @@ def check_equal(simulation: Simulation, plain: PlainStore, choose: random.Random
         if names:
             assert state.result(0)["momentum"].tobytes() == plain.velocities[key.key].tobytes(), key.key
     for core in simulation.shards:
-        assert (core.counts.malformed, len(core.work.queue)) == (0, 0)
+        assert (core.counts["malformed_messages"], len(core.work.queue)) == (0, 0)
 
 
 quick = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])

@@ -165,7 +165,7 @@ def leftovers(simulation: Simulation) -> list[Any]:
     """What clients and shards keep for calls; the rate's changes, which are kept until they are answered, too."""
     found: list[Any] = []
     for shard in simulation.shards:
-        assert shard.counts.malformed == 0
+        assert shard.counts["malformed_messages"] == 0
         assert shard.job is not None
         for peer in shard.links.clients.values():
             found += [peer.pulls, peer.failed, peer.unrepeated, peer.measures, peer.done, peer.outbox.waiting]
