@@ -18,7 +18,7 @@ from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.store import ClientStatistics
-from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables import TableState
 
 T = TypeVar("T")
 

@@ -7,32 +7,32 @@ shown to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import FEW, Array, Range, Segment, ranges_alike, ranges_where
-from weft_kvstore.bucket.pulls import BucketPulls
+from weft_kvstore.arrays import FEW, Alike, Array, Range, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket.sets import BucketSets
+from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, PartSteps, PullWait, extremes
 from weft_kvstore.bucket.sums import (
     ADDED,
     GatedSums,
     Gradient,
     PendingSegments,
-    PendingSteps,
     SliceSum,
-    extremes,
     sum_dtype,
 )
-from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
+from weft_kvstore.bucket.values import BucketValues, EncodedValues, Pin
 from weft_kvstore.compression import PayloadError, SliceCodec
-from weft_kvstore.description.records import Merge, StoreDescription, first_elements, is_given
+from weft_kvstore.description.records import Merge, Mode, StoreDescription, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
-from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore.wire.messages import PayloadKind, Reading
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment
 
 # --- A bucket's way through its steps ---------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ KEPT_GRADIENTS: Final = 4
 """So many of them wait to be added: a sum of several crosses memory once."""
 
 
-class Bucket(PendingSteps):
+class Bucket(PartSteps):
     """Where slots go together the gradients of a step are added in the order of slots: the last ones while
     the rule reads them, and large ones of the slots before as they come, so that a shard has no gradient of each."""
 
@@ -55,8 +55,7 @@ class Bucket(PendingSteps):
         self.spec: BucketSpec = spec
         bounds = self.bounds
         self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
-        self.sets = BucketSets(spec, self.steps.version, self.update.values, given)
-        self.pulls = BucketPulls(spec, self.steps, self.sets, self.update)
+        self.sets = BucketSets(spec, self.versions, self.update.values, given)
         self._codec = None if spec.pushed is None else SliceCodec(spec.pushed, bounds)
         """What gradients come encoded with; None as they are."""
         is_mean = spec.update is Update.MEAN
@@ -124,11 +123,11 @@ class Bucket(PendingSteps):
         """Adds the gradients of some slices that are next in the order of the sum, where that of a slot is new among
         them and some slot's are still missing. The last of them has the sum, the others ADDED."""
         nbytes = (self.bounds[stop] - self.bounds[first]) * self.update.values.dtype.itemsize
-        if nbytes < ADDED_EARLY_BYTES or (self.steps.version[first:stop] != step).any():
+        if nbytes < ADDED_EARLY_BYTES or (self.versions[first:stop] != step).any():
             return
         there: list[int] = []
         for one in self._order(step):
-            if (one, step) not in self._waiting or not (self.steps.arrived[one, first:stop] > step).all():
+            if (one, step) not in self._waiting or not (self.arrived[one, first:stop] > step).all():
                 break
             there.append(one)
         if index not in there or len(there) == len(self.spec.slots):
@@ -141,10 +140,8 @@ class Bucket(PendingSteps):
             last = max(at for at, some in to_add.items() if some)
             total = Gradient(self.bounds, first, stop, layers).total()
             for at, one in enumerate(there):
-                self._is_added(
-                    one, step, [each for each in segments[at] if self.steps.through[one, each.first] <= step]
-                )
-                self.steps.through[one, first:stop] = step + 1
+                self._is_added(one, step, [each for each in segments[at] if self.through[one, each.first] <= step])
+                self.through[one, first:stop] = step + 1
                 segments[at] = [each if each.elements is None else Segment(*each[:2], ADDED) for each in segments[at]]
             segments[last] = [Segment(first, stop, total)]
         for one, some in zip(there, segments, strict=True):
@@ -176,7 +173,7 @@ class Bucket(PendingSteps):
             if number:
                 self.update.restore(self.spec.state[number - 1], part)
                 continue
-            self.steps.begin_at(version, low, high)
+            self.begin_steps_at(version, low, high)
             self.update.updates[low:high] = version
             changed.append((low, high))
         return changed
@@ -198,7 +195,7 @@ class Bucket(PendingSteps):
             self.update.restore(name, segment)
         self.update.updates[value.first : value.stop] = updates
         if self.spec.slots:
-            self.steps.begin_at(version, value.first, value.stop)
+            self.begin_steps_at(version, value.first, value.stop)
 
     def advance(self, todo: list[Range]) -> Range | None:
         """Applies the next step to some of the slices `todo`, and removes from it those that have no further step
@@ -226,9 +223,9 @@ class Bucket(PendingSteps):
     def _next_piece(self, indices: range, first: int, stop: int) -> tuple[int, int, int] | None:
         """The first of these slices whose next step has arrived from all of these slots and that have a value, as many
         as one piece may have, and that step. A whole key is one piece."""
-        steps, spec = self.steps, self.spec
-        arrived = steps.arrived[indices.start : indices.stop]
-        done = steps.version if spec.is_sync else steps.through[indices.start]
+        spec = self.spec
+        arrived = self.arrived[indices.start : indices.stop]
+        done = self.versions if spec.is_sync else self.through[indices.start]
         if spec.is_whole:
             first, stop = 0, self.count
         arrived, done = arrived[:, first:stop], done[first:stop]
@@ -253,7 +250,7 @@ class Bucket(PendingSteps):
 
     def _apply(self, indices: range, step: int, first: int, stop: int) -> bool:
         """Applies a step that is in to slices; False where it is not committed."""
-        steps, gated = self.steps, self._gated
+        gated = self._gated
         at = first if stop - first == 1 else slice(first, stop)
         if gated is None:
             sums = self._take(indices, step, first, stop)
@@ -261,7 +258,7 @@ class Bucket(PendingSteps):
             for low, high in ranges_where(gated.step[first:stop] != step, first):
                 for one in self._take(indices, step, low, high):
                     gated.measure(step, one)
-                steps.through[:, low:high] = step + 1
+                self.through[:, low:high] = step + 1
             committed = gated.take(step, first, stop)
             if committed is None:
                 return False
@@ -272,11 +269,11 @@ class Bucket(PendingSteps):
             elif self.spec.is_sync:
                 self.update.without_gradient(one.first, one.stop, step)
         if not self.spec.is_sync:
-            steps.through[indices.start, at] = step + 1
-            steps.version[at] = steps.through[:, at].min(axis=0)
+            self.through[indices.start, at] = step + 1
+            self.versions[at] = self.through[:, at].min(axis=0)
             return True
-        steps.through[:, at] = step + 1
-        steps.version[at] = step + 1
+        self.through[:, at] = step + 1
+        self.versions[at] = step + 1
         if self.sets.pending:
             self.sets.reached(step + 1, first, stop)
         if self.reached is not None:
@@ -288,7 +285,6 @@ class Bucket(PendingSteps):
         equally many slots contribute."""
         layers: list[list[Segment]] = []
         contributed: list[Segment] = []
-        steps = self.steps
         contributors = 0
         is_mixed = False
         by_arrival = self.spec.merge is Merge.ARRIVAL and self.spec.is_sync
@@ -298,7 +294,7 @@ class Bucket(PendingSteps):
             if not pending.segments:
                 del self._waiting[index, step]
             if self._gated is not None or self.applied is not None:
-                self._is_added(index, step, [one for one in segments if steps.through[index, one.first] <= step])
+                self._is_added(index, step, [one for one in segments if self.through[index, one.first] <= step])
             layer, before = [], len(contributed)
             for one in segments:
                 if one.elements is not None:
@@ -326,16 +322,97 @@ class Bucket(PendingSteps):
         """In the type of the sum."""
         return segment._replace(elements=segment.elements.astype(self._sum_dtype or segment.elements.dtype, copy=False))
 
+    # --- Pulls, and what answers them
+
+    def ready(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
+        """The open slices among these that can answer, by the version that they have for it."""
+        ranges = wait.open.get(self.spec.number)
+        wanted = ranges.overlaps(first, stop) if ranges is not None else []
+        if len(wanted) == 1:
+            return self.answerable(wait, *wanted[0])
+        return [one for low, high in wanted for one in self.answerable(wait, low, high)]
+
+    def answerable(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
+        """The same among slices that it asks for and that are open."""
+        seen = self.seen(wait, first, stop)
+        if seen is None:
+            alike = [(first, stop, wait.version)]
+        else:
+            alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
+        if self.sets.complete and self.spec.mode is not Mode.STALE:
+            version, is_exact = wait.version, wait.reading is Reading.EXACT
+            if len(alike) == 1 and alike[0][2] == version:  # As nearly all are.
+                return alike
+            return [one for one in alike if one[2] == version or (one[2] > version and not is_exact)]
+        return [
+            (*some, version)
+            for low, high, version in alike
+            for some in ranges_where(self.can_answer(wait, low, high), low)
+        ]
+
+    def answers(self, wait: PullWait, first: int, stop: int, version: int) -> list[AnswerSegment]:
+        """What answers it for slices that are `ready`, at a version, pinned until it has arrived."""
+        update, entry = self.update, AnswerEntry(wait.request, 0, self.spec.number, version)
+        arrays: Iterable[tuple[BucketValues, int, int, AnswerEntry]]
+        if update.previous is not None and self._is_previous(wait, first, stop, version):
+            arrays = [(update.previous, first, stop, entry._replace(version=wait.version))]
+        elif wait.compressed and version and not wait.state and update.encoded is not None:
+            arrays = self._encoded(update.encoded, first, stop, entry)
+        elif wait.state:
+            names = enumerate(self.spec.state)
+            arrays = [(update.state[name], first, stop, entry._replace(array=number)) for number, name in names]
+        else:
+            arrays = [(update.values, first, stop, entry)]
+        all_priorities, of_call, found = self.spec.part.priorities, wait.priority * CALL_PRIORITY, []
+        for values, begin, end, entry in arrays:
+            for low, high, held, part, bounds in values.sections(begin, end):
+                priority, priorities = int(all_priorities[low]), None
+                if high - low > 1 and priority != all_priorities[high - 1]:
+                    priorities = all_priorities[low:high] - of_call
+                pin = Pin(held, part, high - low, first=low)
+                segment: AnswerSegment = OutSegment(
+                    entry, low, bounds, held.source, priority=priority - of_call, owner=pin, priorities=priorities
+                )
+                found.append(segment)
+        return found
+
+    def _is_previous(self, wait: PullWait, first: int, stop: int, version: int) -> bool:
+        """Whether slices that are one step beyond the version that is asked for are answered with it."""
+        if version != wait.version + 1 or wait.state or wait.reading is not Reading.OWN:
+            return False
+        return bool((self.base[first:stop] < version).all())
+
+    def lacks_value(self, wait: PullWait, slice_: int) -> bool:
+        return self.sets.lacks(slice_, slice_ + 1)
+
+    def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
+        """Which slices can answer (stop - first) bool: none that was never set."""
+        can = super().can_answer(wait, first, stop)
+        return can if self.sets.complete else can & ~self.sets.lacking(first, stop)
+
+    def _encoded(
+        self, encoded: EncodedValues, first: int, stop: int, entry: AnswerEntry
+    ) -> Iterator[tuple[BucketValues, int, int, AnswerEntry]]:
+        """Encoded slices, and those as they are of which there are no such bytes."""
+        values = self.update.values
+        for low, high in encoded.missing(first, stop):
+            for part in values.elements(low, high):
+                encoded.encode(*part)
+        for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
+            yield values if changed else encoded.values, low, high, entry._replace(compressed=not changed)
+
+    # --- Gradients in a client's memory
+
     def reads(self, slot: int, pushed: PushSegment) -> bool:
         """Whether gradients of a slot's segment that wait for their step are in the client's memory."""
-        pending = self._waiting.get((self.steps.indices.get(slot, -1), pushed.step))
+        pending = self._waiting.get((self.indices.get(slot, -1), pushed.step))
         return pending is not None and any(
             map(_is_elsewhere, pending.within(pushed.first, pushed.first + pushed.count))
         )
 
     def copy_pending(self, slot: int) -> None:
         """Copies gradients of a slot that are in the client's memory, which is not read after that."""
-        index = self.steps.indices.get(slot)
+        index = self.indices.get(slot)
         for pending in [some for (of, _), some in self._waiting.items() if of == index]:
             pending.segments = [
                 one._replace(elements=one.elements.copy()) if _is_elsewhere(one) else one for one in pending.segments

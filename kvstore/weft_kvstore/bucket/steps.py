@@ -1,28 +1,37 @@
-"""How steps are merged and applied, and which are, by slot and slice. Pure."""
+"""The steps of a bucket or table: which are in, by slot and slice, and which pushes and pulls wait. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays import Range, ranges_where
+from weft_kvstore.arrays import FEW, Array, Range, Ranges, Segment, greatest, ranges_where
 from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.sums import PendingSegments
+from weft_kvstore.bucket.values import Pin
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.settings import STEPS_AHEAD
+from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.outbox import OutSegment
 
 # --- How a bucket or a table is merged and updated --------------------------------------------------------------------
 
 
 RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
 """What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
+
+
+THE_BARRIER: Final = "the barrier"
+"""What errors call the barrier's key, of which no caller knows."""
 
 
 class RuleFailedError(Exception):
@@ -80,99 +89,385 @@ class UpdateSpec:
         return RuleFailedError(f"rule {self.rule.name!r} failed on {where}, step {step}: {detail}")
 
 
-# --- Which steps are in: numbers alone, over any range of slices at once ----------------------------------------------
+# --- A pull on a shard, until it is answered --------------------------------------------------------------------------
 
 
-def contradiction(*, before: bool) -> str:
-    """In words: a slot has pushed and declares nothing, or the other way round."""
-    was, now = ("pushed", "declares nothing") if before else ("declared nothing", "pushes")
-    return f"the slot {was} before and {now} now"
-
-
-class BucketSteps:
-    """`arrived[i]`: how many steps have arrived from contributing slot number i, by slice, and `through[i]` how many of
-    them are added up. `version` counts those that are added up of every slot and applied.
-
-    A slot's steps are taken in one after the other: what comes early waits with whoever asks. Invariant: `version` <=
-    `through` <= `arrived`, except that where slots go on by themselves `version` is the least of `through`.
-
-    `indices` has the number of each slot that contributes. `pushed[i]`: whether the slot had gradients of the last step
-    that is added up of it and not applied.
+@dataclass(slots=True, eq=False)
+class PullWait:
+    """A pull on this shard by `slot`; `peer` is the client that asked. `open` has, by bucket, the slices that are not
+    answered; `rows` are those that a pull of a table asks for (`tables.AskedRows`). `compressed`: values may be
+    encoded for it. `priority` is the call's own: answers to a higher one are sent first. `entries`: how many ranges
+    were asked for, of any length, which is what it costs to look at.
     """
 
-    __slots__ = ("_is_sync", "arrived", "base", "indices", "pushed", "slots", "through", "version")
+    peer: Any
+    request: int
+    version: int
+    _: KW_ONLY
+    slot: int
+    state: bool
+    reading: Reading
+    compressed: bool = False
+    priority: int = 0
+    entries: int = 0
+    rows: Any = None
+    open: dict[int, Ranges] = field(default_factory=dict)
+    dropped: bool = False
 
-    def __init__(self, slots: tuple[int, ...], slices: int, *, is_sync: bool) -> None:
-        """`is_sync`: no slot may be far ahead of the others, for a step applies once all are in."""
-        self.slots = slots
-        self.indices = {slot: index for index, slot in enumerate(slots)}
-        self._is_sync = is_sync
-        self.arrived = np.zeros((len(slots), slices), np.int64)
-        self.through = np.zeros((len(slots), slices), np.int64)
-        self.pushed = np.zeros((len(slots), slices), np.bool_)
-        self.version = np.zeros(slices, np.int64)
+    @property
+    def settled(self) -> bool:
+        """Whether the steps of every slot count, where slots go on by themselves."""
+        return self.reading is Reading.SETTLED
+
+    def drop(self, parts: Mapping[int, PartSteps]) -> None:
+        """It was cancelled, or has failed: nothing is kept for it in its shard's `parts`."""
+        self.dropped = True
+        for number in self.open:
+            parts[number].forget_pull(self)
+        self.open = {}
+        self.rows = None
+
+    def want(self, bucket: int, first: int, stop: int) -> None:
+        """These slices have to answer."""
+        ranges = self.open.get(bucket)
+        if ranges is None:
+            self.open[bucket] = Ranges((first, stop))
+        else:
+            ranges.add(first, stop)
+
+    def answered(self, bucket: int, first: int, stop: int) -> bool:
+        """These slices have. Whether that was all of the pull."""
+        ranges = self.open[bucket]
+        if ranges.remove(first, stop):
+            del self.open[bucket]
+        return not self.open
+
+
+class AnswerEntry(NamedTuple):
+    """What a segment of values says beside slice numbers: see `messages.Values`."""
+
+    request: int
+    array: int
+    bucket: int
+    version: int
+    compressed: bool = False
+
+
+AnswerSegment: TypeAlias = OutSegment[AnswerEntry, Pin]
+"""Slices, or chunks, of an array that answer a pull, on their way. Its owner pins them until they have arrived."""
+
+
+# --- The steps of a bucket's slices, or of a table, which is one slice: what is pushed and pulled ---------------------
+
+
+MOST_RESTORED: Final = 1 << 60
+"""Steps that a store may begin with: what is counted from there stays within 64 bits."""
+
+
+class PartSteps:
+    """Which steps have come to what a shard has of a bucket, by slot and slice, and what waits for others.
+
+    `arrived[i]`: how many steps have arrived from contributing slot number i, by slice, and `through[i]` how many of
+    them are added up. `versions` counts those that are added up of every slot and applied. Invariant: `versions` <=
+    `through` <= `arrived`, except that where slots go on by themselves `versions` is the least of `through`. `base` is
+    the version with which a slice began. `indices` has the number of each slot that contributes. `pushed[i]`: whether
+    the slot had gradients of the last step that is added up of it and not applied.
+
+    `_waiting` has, by the number of a slot and step, the gradients that came and are not applied, or that the slot
+    has none: of steps that are in, and of at most STEPS_AHEAD steps that came before the one before them.
+
+    Pulls wait by the version before which they are not answered, and those of a version that no slice has reached are
+    not looked at. Who is answered, or gives up, is forgotten at once: what was pulled is held by nobody here.
+    """
+
+    def __init__(self, spec: UpdateSpec, bounds: Array) -> None:
+        """Slice i has the elements from `bounds[i]` to before `bounds[i + 1]`."""
+        self.spec = spec
+        self.bounds = bounds
+        self.count = slices = len(bounds) - 1
+        """How many slices."""
+        self.indices = {slot: index for index, slot in enumerate(spec.slots)}
+        self.arrived = np.zeros((len(spec.slots), slices), np.int64)
+        self.through = np.zeros((len(spec.slots), slices), np.int64)
+        self.pushed = np.zeros((len(spec.slots), slices), np.bool_)
+        self.versions = np.zeros(slices, np.int64)
         self.base = np.zeros(slices, np.int64)
-        """The version with which a slice began."""
+        self.applied: Callable[[int, int, int, int], None] | None = None
+        """Called with (slot, step, first, stop) of each slot's gradients when they are added, where somebody asks."""
+        self.reached: Callable[[int, int, int], None] | None = None
+        """Called with (version, first, stop) of slices that have come to a version together, where somebody asks."""
+        self._waiting: dict[tuple[int, int], PendingSegments] = {}
+        self._adds_early = False
+        self._pulls: dict[int, dict[int, tuple[int, int, PullWait]]] = {}
+        """By version, and by identity: the first and the stop of the slices that a pull wanted when it came."""
+        self.pulled_versions: list[int] = []
+        """Those for which pulls wait, in order."""
 
-    def index_of(self, slot: int, where: str) -> int:
-        """The slot's number among those that contribute. Raises PushRefusedError."""
-        if slot not in self.indices:
-            raise PushRefusedError(f"{where}: only slots {list(self.slots)} contribute to it")
-        return self.indices[slot]
+    # --- Pushes
 
-    def check(self, index: int, step: int, first: int, stop: int, *, pushes: bool, where: Callable[[int], str]) -> None:
-        """Raises PushRefusedError where gradients of a slot, or its word that it has none, are too far ahead, or
-        contradict what is merged of a step that is not applied. `where` gives the words for a slice."""
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anything has come that is neither applied nor in a sum."""
+        return bool(self._waiting)
+
+    def push(self, slot: int, step: int, segments: Sequence[Segment]) -> list[Range]:
+        """Stores a slot's gradients of adjacent slices, as `check` and `accept` do; most come as the next step of their
+        slices. Returns the slices that may have a step complete."""
+        first, stop = segments[0].first, segments[-1].stop
+        index, is_sync = self.indices.get(slot), self.spec.is_sync
+        if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
+            arrived = self.arrived[:, first:stop]
+            least, greatest = extremes(arrived)
+            is_next = least[index] == greatest[index] == step
+            if is_next and (not is_sync or step <= min(least) + STEPS_AHEAD):  # As nearly all are.
+                arrived[index] = step + 1
+                pending = self._waiting.get((index, step))
+                if pending is None:
+                    self._waiting[index, step] = PendingSegments(self.bounds, segments)
+                else:
+                    pending.put(*segments)
+                if self._adds_early:
+                    self._add_early(index, step, first, stop)
+                greatest[index] += 1
+                return [(first, stop)] if not is_sync or min(greatest) > step else []
+        self.check(slot, step, first, stop, pushes=True)
+        accepted = [one for segment in segments for one in self.accept(slot, step, segment)]
+        for first, stop in accepted if self._adds_early else ():
+            self._add_early(self.indices[slot], step, first, stop)
+        return accepted
+
+    def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
+        """Raises PushRefusedError if a slot's gradients, or its declaration that it has none, contradict what it sent
+        before, or are too many steps ahead."""
+        spec, index = self.spec, self.indices.get(slot)
+        if index is None:
+            raise PushRefusedError(f"{self._where(slot, step, first)}: only slots {list(spec.slots)} contribute to it")
         arrived = self.arrived[index, first:stop]
-        if self._is_sync and step < arrived.max():
-            open_ = (self.version[first:stop] == step) & (self.through[index, first:stop] == step + 1)
-            wrong = open_ & (self.pushed[index, first:stop] != pushes)
-            if wrong.any():
-                raise PushRefusedError(f"{where(first + int(wrong.argmax()))}: {contradiction(before=not pushes)}")
-        those = self.arrived[:, first:stop] if self._is_sync else arrived
+        wrong: list[int] = []
+        if spec.is_sync and step < arrived.max():  # Of what is merged, only a step that is not applied is known.
+            open_ = (self.versions[first:stop] == step) & (self.through[index, first:stop] == step + 1)
+            wrong = (first + np.flatnonzero(open_ & (self.pushed[index, first:stop] != pushes))).tolist()
+        waiting = self._waiting.get((index, step))
+        for one in waiting.within(first, stop) if waiting is not None else ():
+            if (one.elements is not None) != pushes:
+                wrong.append(max(one.first, first))
+        if wrong:
+            was, now = ("declared nothing", "pushes") if pushes else ("pushed", "declares nothing")
+            raise PushRefusedError(f"{self._where(slot, step, wrong[0])}: the slot {was} before and {now} now")
+        those = self.arrived[:, first:stop] if spec.is_sync else self.arrived[index : index + 1, first:stop]
         if step > those.min() + STEPS_AHEAD:
-            at = first + int((those.min(axis=0) if self._is_sync else arrived).argmin())
-            behind = int(self.arrived[:, at].min()) if self._is_sync else int(arrived.min())
-            missing = [slot for slot, there in zip(self.slots, self.arrived[:, at], strict=True) if there <= behind]
-            of = missing if self._is_sync else [self.slots[index]]
-            raise PushRefusedError(
-                f"{where(at)}: more than {STEPS_AHEAD} steps ahead of step {behind}, which waits for slots {of}"
-            )
+            at = int(those.min(axis=0).argmin())
+            behind = int(those[:, at].min())
+            slots = spec.slots if spec.is_sync else [slot]
+            missing = [one for one, there in zip(slots, those[:, at], strict=True) if there <= behind]
+            detail = f"more than {STEPS_AHEAD} steps ahead of step {behind}, which waits for slots {missing}"
+            raise PushRefusedError(f"{self._where(slot, step, first + at)}: {detail}")
 
-    def accept(self, index: int, step: int, first: int, stop: int) -> tuple[list[Range], list[Range]]:
-        """Takes in what `check` lets pass: the ranges that are new, and those that come too early."""
-        arrived = self.arrived[index, first:stop]
-        accepted, early = ranges_where(arrived == step, first), ranges_where(arrived < step, first)
-        for low, high in accepted:
-            self.arrived[index, low:high] = step + 1
-        return accepted, early
+    def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:
+        """Stores what `check` has let pass: gradients, whose memory is the bucket's from then on, or that there are
+        none. Returns the slices that may have a step complete. What has arrived before changes nothing, so that each
+        push counts once."""
+        index, arrived = self.indices[slot], self.arrived[self.indices[slot]]
+        here = arrived[segment.first : segment.stop]
+        accepted, early = ranges_where(here == step, segment.first), ranges_where(here < step, segment.first)
+        if accepted or early:
+            pending = self._waiting.setdefault((index, step), PendingSegments(self.bounds))
+            for first, stop in (*accepted, *early):
+                pending.take(first, stop)  # What comes early again takes the place of what came first: it is the same.
+                pending.put(pending.part(segment, first, stop))
+        due = accepted
+        while due:
+            step += 1
+            for first, stop in due:
+                arrived[first:stop] = step
+            waiting = self._waiting.get((index, step)) or PendingSegments(self.bounds)
+            due = [
+                one
+                for first, stop in due
+                for low, high, _ in waiting.within(first, stop)
+                for one in ranges_where(arrived[max(low, first) : min(high, stop)] == step, max(low, first))
+            ]
+        return accepted
 
-    def begin_at(self, version: int, first: int, stop: int) -> None:
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""
+        index = self.indices.get(slot)
+        if index is not None:
+            for of, step in [key for key in self._waiting if key[0] == index]:
+                pending = self._waiting[of, step]
+                pending.segments = [one for one in pending.segments if self.through[index, one.first] > step]
+                if not pending.segments:
+                    del self._waiting[of, step]
+            self.arrived[index] = self.through[index]
+
+    def begin_steps_at(self, version: int, first: int, stop: int) -> None:
         """Untouched slices begin at a version."""
-        for counts in (self.arrived, self.through, self.version, self.base):
+        for counts in (self.arrived, self.through, self.versions, self.base):
             counts[..., first:stop] = version
 
-    def forget(self, index: int) -> None:
-        """What of a slot is not merged never came."""
-        self.arrived[index] = self.through[index]
+    def check_restored(self, slot: int, version: int, first: int, stop: int) -> None:
+        """Raises PushRefusedError where slices cannot be brought back at a version."""
+        detail = ""
+        if self.spec.gate is not None:
+            detail = "a store with commit cannot be restored: its steps begin at 0"
+        elif version >= MOST_RESTORED:
+            detail = "a store is restored at a step below 2^60"
+        elif not self.is_untouched(first, stop):
+            detail = "it cannot be restored: a step of it has begun; restore before anybody pushes"
+        if detail:
+            raise PushRefusedError(f"{self._where(slot, version, first)}: {detail}")
 
-    def missing_in(self, slice_: int, step: int) -> list[int]:
-        """The slots that are not in with a step of a slice."""
+    def is_untouched(self, first: int, stop: int) -> bool:
+        """Whether nobody has said anything of any step of these slices."""
+        waiting = [one for one in self._waiting.values() if one.within(first, stop)]
+        return not waiting and bool((self.arrived[:, first:stop] == self.base[first:stop]).all())
+
+    def _add_early(self, index: int, step: int, first: int, stop: int) -> None:
+        """Where it `_adds_early`: some slices of a slot's gradients have come."""
+
+    def _order(self, step: int) -> Sequence[int]:
+        """The slots, by their numbers, in the order in which their gradients of a step are added."""
+        if self.spec.merge is Merge.ARRIVAL:
+            return [index for index, of in self._waiting if of == step]
+        return range(len(self.spec.slots))
+
+    def _is_added(self, index: int, step: int, segments: Sequence[Segment]) -> None:
+        for first, stop, elements in segments:
+            self.pushed[index, first:stop] = elements is not None
+            if self.applied is not None and elements is not None:
+                self.applied(self.spec.slots[index], step, first, stop)
+
+    def _where(self, slot: int, step: int, slice_: int) -> str:
+        return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
+
+    # --- Pulls
+
+    @property
+    def pulls(self) -> list[PullWait]:
+        """All that wait, by version, and in the order in which they came."""
+        return [wait for version in self.pulled_versions for _, _, wait in self._pulls[version].values()]
+
+    def add_pull(self, wait: PullWait, first: int = 0, stop: int = 1) -> None:
+        """A pull that waits for some of these slices."""
+        version = self._version_of(wait)
+        if version not in self._pulls:
+            self._pulls[version] = {}
+            insort(self.pulled_versions, version)
+        self._pulls[version][id(wait)] = first, stop, wait
+
+    def pulls_of(self, first: int = 0, stop: int = 1) -> list[PullWait]:
+        """The pulls that came for some of these slices, unless for a version that none of them has reached."""
+        if not self.pulled_versions:
+            return []
+        reached = self.versions if self.spec.is_sync or not self.spec.slots else self.through
+        count = bisect_right(self.pulled_versions, greatest(reached[..., first:stop]))
         return [
-            slot for slot, arrived in zip(self.slots, self.arrived[:, slice_].tolist(), strict=True) if arrived <= step
+            wait
+            for version in self.pulled_versions[:count]
+            for low, high, wait in self._pulls[version].values()
+            if low < stop and high > first
         ]
 
-    def missing(self, slice_: int, version: int, of: Sequence[int] | None) -> tuple[str, list[int]]:
-        """What a pull of a version waits for at a slice, in words, and the slots that are missing; `of`: the numbers of
-        the slots whose own steps count, None for all of them together."""
-        if of is None:
-            at = int(self.version[slice_])
-            missing = self.missing_in(slice_, at)
-            return f"has seen {at} steps; {_waits_for(at, missing)}", missing
-        behind = {self.slots[p]: int(self.arrived[p, slice_]) for p in of if self.through[p, slice_] < version}
+    def forget_pull(self, wait: PullWait) -> None:
+        """A pull that waits for nothing here any more."""
+        version = self._version_of(wait)
+        some = self._pulls.get(version)
+        if some is not None and some.pop(id(wait), None) is not None and not some:
+            del self._pulls[version]
+            del self.pulled_versions[bisect_left(self.pulled_versions, version)]
+
+    def _version_of(self, wait: PullWait) -> int:
+        """The version before which it is not answered; 0 where slices are at every version for it."""
+        return 0 if self.seen(wait, 0, 0) is None else wait.version
+
+    def seen(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array | None:
+        """The version that each slice has for a pull; None where it is at every version. Where slots go on by
+        themselves a slot sees its own steps."""
+        if not self.spec.slots:
+            return None
+        if self.spec.is_sync or wait.settled:
+            found: Array = self.versions[first:stop]
+            return found
+        index = self.indices.get(wait.slot)
+        return None if index is None else self.through[index, first:stop]
+
+    def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
+        """Which slices can answer a pull (stop - first) bool: those at its version, if every slot is within the bound
+        of staleness."""
+        seen, bound = self.seen(wait, first, stop), self._bound(wait)
+        if seen is None:
+            can = np.ones(stop - first, np.bool_)
+        else:
+            can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
+        if bound is not None:
+            can = can & (self.versions[first:stop] >= bound)
+        return can
+
+    def _bound(self, wait: PullWait) -> int | None:
+        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
+        spec = self.spec
+        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
+
+    def lacks_value(self, wait: PullWait, slice_: int) -> bool:
+        """Whether a pull waits at a slice until somebody sets a value."""
+        raise NotImplementedError
+
+    def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
+        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
+        ranges = wait.open.get(self.spec.number)
+        if wait.reading is not Reading.EXACT or ranges is None:
+            return None
+        for low, high in ranges.overlaps(first, stop):
+            beyond = self.versions[low:high] > wait.version
+            if beyond.any():
+                at = low + int(beyond.argmax())
+                return f"{self.spec.named(at)} is at version {self.versions[at]}: it has passed"
+        return None
+
+    def pull_waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for here, in words, and the slots that are missing."""
+        for low, high in wait.open[self.spec.number]:
+            can = self.can_answer(wait, low, high)
+            if not can.all():
+                return self._missing(wait, low + int(can.argmin()))
+        return "every slice was answered", []
+
+    def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
+        spec, bound, seen = self.spec, self._bound(wait), self.seen(wait, slice_, slice_ + 1)
+        is_there = seen is None or bool(seen[0] >= wait.version)
+        if spec.is_sync:
+            text, missing = self.step_waits_for(slice_)
+        else:
+            of, version = list(self.indices.values()), wait.version
+            if bound is not None and is_there:
+                version = bound
+            elif not wait.settled:
+                of = [self.indices[wait.slot]] if wait.slot in self.indices else []
+            text, missing = self._behind(slice_, version, of)
+        key = spec.key_named(slice_)
+        if (is_there or not missing) and self.lacks_value(wait, slice_):
+            return f"{key} was never set: a worker has to call init", []
+        if not missing and spec.gate is not None:
+            version = int(self.versions[slice_])
+            text, missing = spec.gate.missing(version)
+            return f"{key} has seen {version} steps; {text}", missing
+        if missing and key == THE_BARRIER:
+            return f"waits for slots {listed(missing)} to call it", missing
+        return f"{key} {text}", missing
+
+    def step_waits_for(self, slice_: int) -> tuple[str, list[int]]:
+        """What the next step of a slice waits for, in words, and the slots that are missing."""
+        step = int(self.versions[slice_])
+        arrived = self.arrived[:, slice_].tolist()
+        missing = [slot for slot, there in zip(self.spec.slots, arrived, strict=True) if there <= step]
+        return f"has seen {step} steps; {_waits_for(step, missing)}", missing
+
+    def _behind(self, slice_: int, version: int, of: list[int]) -> tuple[str, list[int]]:
+        """The same of a version where slots go on by themselves; `of`: the numbers of the slots whose steps count."""
+        behind = {self.spec.slots[p]: int(self.arrived[p, slice_]) for p in of if self.through[p, slice_] < version}
         first = min(behind.values(), default=version)
         missing = [slot for slot, step in behind.items() if step == first and step < version]
-        slots = missing or [self.slots[p] for p in of]
+        slots = missing or [self.spec.slots[p] for p in of]
         return f"has seen {first} steps of slots {listed(slots)}; {_waits_for(first, missing)}", missing
 
 
@@ -182,3 +477,11 @@ def _waits_for(step: int, missing: list[int]) -> str:
 
 def listed(slots: list[int]) -> str:
     return ", ".join(map(str, slots))
+
+
+def extremes(numbers: Array) -> tuple[list[int], list[int]]:
+    """The least and the greatest of each row of int64 numbers (rows, n)."""
+    if numbers.size <= FEW:
+        rows = numbers.tolist()
+        return [*map(min, rows)], [*map(max, rows)]
+    return np.minimum.reduce(numbers, axis=1).tolist(), np.maximum.reduce(numbers, axis=1).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -11,12 +11,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from weft_kernels.blocks import CACHE_ELEMENTS
-from weft_kvstore.arrays import FEW, Array, Range, Segment, exact_sum, ranges_alike
+from weft_kvstore.arrays import Array, Segment, exact_sum, ranges_alike
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.steps import BucketSteps, UpdateSpec, contradiction
-from weft_kvstore.description.records import Merge
-from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.settings import STEPS_AHEAD
 
 ADDED: Final[Array] = np.empty(0)
 """In place of elements that are in the sum, which a later slot has."""
@@ -179,146 +175,6 @@ class SliceSum(NamedTuple):
     stop: int
     gradient: Gradient | None
     contributors: int
-
-
-# --- What was pushed and is not applied: of a bucket's slices, or of a table, which is one slice ----------------------
-
-
-MOST_RESTORED: Final = 1 << 60
-"""Steps that a store may begin with: what is counted from there stays within 64 bits."""
-
-
-class PendingSteps:
-    """`_waiting` has, by the number of a slot and step, the gradients that came and are not applied, or that the slot
-    has none: of steps that are in (`BucketSteps.arrived`), and of at most STEPS_AHEAD steps that came before the one
-    before them."""
-
-    def __init__(self, spec: UpdateSpec, bounds: Array) -> None:
-        """Slice i has the elements from `bounds[i]` to before `bounds[i + 1]`."""
-        self.spec = spec
-        self.bounds = bounds
-        self.count = len(bounds) - 1
-        """How many slices."""
-        self.steps = BucketSteps(spec.slots, self.count, is_sync=spec.is_sync)
-        self.applied: Callable[[int, int, int, int], None] | None = None
-        """Called with (slot, step, first, stop) of each slot's gradients when they are added, where somebody asks."""
-        self.reached: Callable[[int, int, int], None] | None = None
-        """Called with (version, first, stop) of slices that have come to a version together, where somebody asks."""
-        self._waiting: dict[tuple[int, int], PendingSegments] = {}
-        self._adds_early = False
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether anything has come that is neither applied nor in a sum."""
-        return bool(self._waiting)
-
-    def push(self, slot: int, step: int, segments: Sequence[Segment]) -> list[Range]:
-        """Stores a slot's gradients of adjacent slices, as `check` and `accept` do; most come as the next step of their
-        slices. Returns the slices that may have a step complete."""
-        steps, first, stop = self.steps, segments[0].first, segments[-1].stop
-        index, is_sync = steps.indices.get(slot), self.spec.is_sync
-        if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
-            arrived = steps.arrived[:, first:stop]
-            least, greatest = extremes(arrived)
-            is_next = least[index] == greatest[index] == step
-            if is_next and (not is_sync or step <= min(least) + STEPS_AHEAD):  # As nearly all are.
-                arrived[index] = step + 1
-                pending = self._waiting.get((index, step))
-                if pending is None:
-                    self._waiting[index, step] = PendingSegments(self.bounds, segments)
-                else:
-                    pending.put(*segments)
-                if self._adds_early:
-                    self._add_early(index, step, first, stop)
-                greatest[index] += 1
-                return [(first, stop)] if not is_sync or min(greatest) > step else []
-        self.check(slot, step, first, stop, pushes=True)
-        accepted = [one for segment in segments for one in self.accept(slot, step, segment)]
-        for first, stop in accepted if self._adds_early else ():
-            self._add_early(steps.indices[slot], step, first, stop)
-        return accepted
-
-    def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
-        """Raises PushRefusedError if a slot's gradients, or its declaration that it has none, contradict what it sent
-        before, or are too many steps ahead."""
-        index = self.steps.index_of(slot, self._where(slot, step, first))
-        self.steps.check(index, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
-        waiting = self._waiting.get((index, step))
-        for segment in waiting.within(first, stop) if waiting is not None else ():
-            if (segment.elements is not None) != pushes:
-                where = self._where(slot, step, max(segment.first, first))
-                raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
-
-    def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:
-        """Stores what `check` has let pass: gradients, whose memory is the bucket's from then on, or that there are
-        none. Returns the slices that may have a step complete. What has arrived before changes nothing, so that each
-        push counts once."""
-        index = self.steps.indices[slot]
-        accepted, early = self.steps.accept(index, step, segment.first, segment.stop)
-        if accepted or early:
-            pending = self._waiting.setdefault((index, step), PendingSegments(self.bounds))
-            for first, stop in (*accepted, *early):
-                pending.take(first, stop)  # What comes early again takes the place of what came first: it is the same.
-                pending.put(pending.part(segment, first, stop))
-        due = accepted
-        while due and (waiting := self._waiting.get((index, step := step + 1))) is not None:
-            come = [(max(one.first, a), min(one.stop, b)) for a, b in due for one in waiting.within(a, b)]
-            due = [one for a, b in come for one in self.steps.accept(index, step, a, b)[0]]
-        return accepted
-
-    def replace(self, slot: int) -> None:
-        """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""
-        index = self.steps.indices.get(slot)
-        if index is not None:
-            for of, step in [key for key in self._waiting if key[0] == index]:
-                pending = self._waiting[of, step]
-                pending.segments = [one for one in pending.segments if self.steps.through[index, one.first] > step]
-                if not pending.segments:
-                    del self._waiting[of, step]
-            self.steps.forget(index)
-
-    def check_restored(self, slot: int, version: int, first: int, stop: int) -> None:
-        """Raises PushRefusedError where slices cannot be brought back at a version."""
-        detail = ""
-        if self.spec.gate is not None:
-            detail = "a store with commit cannot be restored: its steps begin at 0"
-        elif version >= MOST_RESTORED:
-            detail = "a store is restored at a step below 2^60"
-        elif not self.is_untouched(first, stop):
-            detail = "it cannot be restored: a step of it has begun; restore before anybody pushes"
-        if detail:
-            raise PushRefusedError(f"{self._where(slot, version, first)}: {detail}")
-
-    def is_untouched(self, first: int, stop: int) -> bool:
-        """Whether nobody has said anything of any step of these slices."""
-        waiting = [one for one in self._waiting.values() if one.within(first, stop)]
-        return not waiting and bool((self.steps.arrived[:, first:stop] == self.steps.base[first:stop]).all())
-
-    def _add_early(self, index: int, step: int, first: int, stop: int) -> None:
-        """Where it `_adds_early`: some slices of a slot's gradients have come."""
-
-    def _order(self, step: int) -> Sequence[int]:
-        """The slots, by their numbers, in the order in which their gradients of a step are added."""
-        if self.spec.merge is Merge.ARRIVAL:
-            return [index for index, of in self._waiting if of == step]
-        return range(len(self.spec.slots))
-
-    def _is_added(self, index: int, step: int, segments: Sequence[Segment]) -> None:
-        for first, stop, elements in segments:
-            self.steps.pushed[index, first:stop] = elements is not None
-            if self.applied is not None and elements is not None:
-                self.applied(self.spec.slots[index], step, first, stop)
-
-    def _where(self, slot: int, step: int, slice_: int) -> str:
-        return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
-
-
-def extremes(numbers: Array) -> tuple[list[int], list[int]]:
-    """The least and the greatest of each row of int64 numbers (rows, n)."""
-    if numbers.size <= FEW:
-        rows = numbers.tolist()
-        return [*map(min, rows)], [*map(max, rows)]
-    return np.minimum.reduce(numbers, axis=1).tolist(), np.maximum.reduce(numbers, axis=1).tolist()
 
 
 # --- Slices of a bucket at the gate of their shard: the sum of a step is measured, and goes on as agreed on -----------

@@ -5,200 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Hyper
-from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
-from weft_kvstore.bucket.steps import RULE_ERRORS, UpdateSpec
+from weft_kvstore.arrays import Array, Segment, ranges_alike
+from weft_kvstore.bucket.steps import RULE_ERRORS, THE_BARRIER, UpdateSpec
 from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
-from weft_kvstore.compression import Codec, SliceCodec
+from weft_kvstore.bucket.values import BucketValues, EncodedValues
+from weft_kvstore.compression import Codec
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.sharding import BucketPart
-from weft_kvstore.wire.outbox import BufferSource
-
-# --- Pins: parts of arrays that are not written while their bytes are sent --------------------------------------------
-
-
-class Pinnable:
-    """An array in parts; `pinned` (parts) counts the pins on each, and a part is not written while it is pinned.
-    `source` has the bytes, from `start` on. `shared`: the array is in shared memory, where peers read it; `original` is
-    that array, of a copy."""
-
-    __slots__ = ("array", "original", "pinned", "shared", "source", "start")
-
-    def __init__(self, array: Array, source: BufferSource, start: int, parts: int, *, shared: bool = False) -> None:
-        self.original: Pinnable | None = None
-        self.array = array
-        self.source = source
-        self.start = start
-        self.shared = shared
-        self.pinned = np.zeros(parts, np.int32)
-
-    def copy(self) -> Pinnable:
-        """A copy without pins, in private memory."""
-        array = self.array.copy()
-        copy = Pinnable(array, BufferSource(bytes_of(array), self.source.wrap), 0, len(self.pinned))
-        copy.original = self if self.shared else self.original
-        return copy
-
-    def copied_back(self) -> Pinnable:
-        """The shared original with this copy's values, if it has no pins; else this copy."""
-        original = self.original
-        if original is None or original.pinned.any():
-            return self
-        np.copyto(original.array, self.array)
-        return original
-
-
-# --- The values of a bucket on a shard: one flat array, in blocks that are copied where pinned slices are written -----
-# A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader
-# is slower than the slots.
-
-
-BLOCK_BYTES: Final = 1 << 23
-
-MOST_CUTS: Final = 1 << 20
-"""How much is remembered of how ranges of slices lie in blocks, which peers push and pull at each step: numbers of 8
-bytes, `A_CUT` for each range and some for each of its slices."""
-
-A_CUT: Final = 64
-
-
-class Cut(NamedTuple):
-    """Slices `low` to `high`, which lie in a block: the first is part `part` of it. `bounds` (slices + 1) int64: where
-    their bytes begin and end there; `elements`: where their elements are."""
-
-    low: int
-    high: int
-    block: int
-    part: int
-    bounds: Array
-    elements: slice
-
-
-class BucketValues:
-    """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`. Where `changed` (slices, bool) is
-    there, it is set for slices that are written."""
-
-    __slots__ = ("_block_of", "_blocks", "_cuts", "_edges", "_remembered", "bounds", "changed", "dtype", "source")
-
-    def __init__(self, values: Array, bounds: Array, *, in_one: bool = False, shared: bool = False) -> None:
-        """`in_one`: all of it is one block, for who writes it all at once. `shared`: clients may read `values`
-        where they are."""
-        self.bounds = bounds
-        self.changed: Array | None = None
-        self.dtype: np.dtype[Any] = values.dtype
-        self._cuts: dict[Range, list[Cut]] = {}
-        self._remembered = 0
-        self._edges = np.array([0, len(bounds) - 1]) if in_one else _edges(bounds * self.dtype.itemsize)
-        self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
-        self.source, itemsize = BufferSource(bytes_of(values)), self.dtype.itemsize
-        starts = bounds[self._edges].tolist()
-        self._blocks = [
-            Pinnable(values[start:stop], self.source, start * itemsize, parts, shared=shared)
-            for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
-        ]
-
-    def sections(self, first: int, stop: int) -> list[tuple[int, int, Pinnable, int, Array]]:
-        """Slices by blocks, each with which part of the block the first is, and where slices begin and end in its
-        source: (slices + 1) int64 bytes."""
-        found = []
-        for low, high, block, part, bounds, _ in self._cuts.get((first, stop)) or self._cut(first, stop):
-            held = self._blocks[block]
-            found.append((low, high, held, part, bounds + held.start if held.start else bounds))
-        return found
-
-    def written(self, first: int, stop: int) -> list[tuple[int, int, Array]]:
-        """The elements of slices, to be written: by blocks, each with the slices that lie in it."""
-        if self.changed is not None:
-            self.changed[first:stop] = True
-        found = []
-        for low, high, block, part, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
-            held = self._blocks[block]
-            if held.original is not None:
-                held = self._blocks[block] = held.copied_back()
-            if held.pinned[part] if high - low == 1 else held.pinned[part : part + high - low].any():
-                held = self._blocks[block] = held.copy()
-            found.append((low, high, held.array[elements]))
-        return found
-
-    def write(self, segment: Segment) -> None:
-        """These are the elements of some slices."""
-        origin = self.bounds[segment.first]
-        for low, high, elements in self.written(segment.first, segment.stop):
-            np.copyto(elements, segment.elements[self.bounds[low] - origin : self.bounds[high] - origin])
-
-    def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
-        """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
-        for low, high, block, _, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
-            yield low, high, self._blocks[block].array[elements]
-
-    def _cut(self, first: int, stop: int) -> list[Cut]:
-        """How slices lie in blocks."""
-        found = []
-        for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
-            edge, end = int(self._edges[number]), int(self._edges[number + 1])
-            low, high = max(edge, first), min(end, stop)
-            elements = self.bounds[low : high + 1] - self.bounds[edge]
-            some = slice(int(elements[0]), int(elements[-1]))
-            found.append(Cut(low, high, number, low - edge, elements * self.dtype.itemsize, some))
-        self._remembered += A_CUT + stop - first
-        if self._remembered > MOST_CUTS:
-            self._cuts.clear()
-            self._remembered = A_CUT + stop - first
-        self._cuts[first, stop] = found
-        return found
-
-
-def _edges(bounds: Array) -> Array:
-    """The slices at which blocks begin, and where the last one ends; `bounds` in bytes."""
-    edges, count = [0], len(bounds) - 1
-    while edges[-1] < count:
-        at = edges[-1]
-        fit = int(np.searchsorted(bounds, bounds[at] + BLOCK_BYTES, side="right")) - 1
-        edges.append(min(max(fit, at + 1), count))
-    return np.array(edges, np.int64)
-
-
-# --- The values of a bucket, or of a whole key, as they travel encoded to workers: made once for all of them ----------
-# What travels     | Is encoded                                                    | With a residual
-# -----------------|---------------------------------------------------------------|---------------------
-# weights          | when somebody first asks for them after they have changed     | never
-# merged gradients | when a step applies, whoever asks; a value that was set never | where the store says
-
-
-class EncodedValues:
-    """`values` are the bytes, pinned and copied as values are. `changed` (slices) bool: of which slices they are not
-    those of the value; whoever writes the value sets it. `residual` (elements) is what merged gradients owe to all
-    workers; None where nothing is kept."""
-
-    __slots__ = ("_codec", "_is_merged", "changed", "residual", "values")
-
-    def __init__(self, codec: Codec, bounds: Array, *, merged: bool) -> None:
-        """`bounds` (slices + 1, int64): where slices begin, elements. `merged`: the value is a merged gradient."""
-        self.residual = np.zeros(int(bounds[-1]), codec.dtype) if merged and codec.residual else None
-        self._codec = SliceCodec(codec, bounds, self.residual)
-        self._is_merged = merged
-        self.values = BucketValues(np.empty(int(self._codec.begins[-1]), np.uint8), self._codec.begins)
-        self.changed: Array = np.ones(len(bounds) - 1, np.bool_)
-
-    def encode(self, first: int, stop: int, elements: Array | None) -> None:
-        """Encodes slices: their weights, or the merged gradient of a step, once for each step; None: it has none."""
-        bounds = self._codec.bounds
-        for low, high, out in self.values.written(first, stop):
-            some = None if elements is None else elements[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
-            self._codec.encode(low, high, some, out=out)
-        self.changed[first:stop] = False
-
-    def missing(self, first: int, stop: int) -> list[Range]:
-        """Slices among these whose bytes are to be made."""
-        return [] if self._is_merged else ranges_where(self.changed[first:stop], first)
-
 
 # --- How what a shard has of a bucket is merged and updated -----------------------------------------------------------
 
@@ -217,9 +38,6 @@ PIECE_CALLS: Final = 128
 
 PIECE_BYTES: Final = 1 << 23
 """What a piece counts for, at most."""
-
-THE_BARRIER: Final = "the barrier"
-"""What errors call the barrier's key, of which no caller knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
-from weft_kvstore.tables.state import AskedRows
+from weft_kvstore.tables import AskedRows
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, decode_request, parts_at, push_segments
 from weft_kvstore.wire.messages import (
     NO_REQUEST,
@@ -276,7 +276,7 @@ class ShardCore:
                 if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                     continue
-                found = bucket.pulls.answerable(wait, first, first + count) if at_once else []
+                found = bucket.answerable(wait, first, first + count) if at_once else []
                 at_once = bool(found) and found[0][:2] == (first, first + count)
                 if not at_once:  # Nor are the others, most probably: they are all looked at below.
                     wait.want(number, first, first + count)

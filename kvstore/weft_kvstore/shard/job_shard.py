@@ -15,7 +15,7 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges
 from weft_kvstore.bucket.bucket import Bucket, make_bucket
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.bucket.update import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, BucketSpec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
@@ -25,8 +25,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
 from weft_kvstore.sharding import KeySlices, routing_of
-from weft_kvstore.tables.state import AskedRows, TableState
-from weft_kvstore.tables.steps import TableSpec
+from weft_kvstore.tables import AskedRows, TableSpec, TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import Hyper, PayloadKind
 
@@ -298,11 +297,11 @@ class JobShard:
             return
         most, count = MAX_CHANGES * self.description.slots, len(self.hyper.changes)
         # Numbers of a step that every key has applied are asked for no more.
-        steps = [part.steps for part in self.parts.values() if part.spec.is_ruled]
+        ruled = [part for part in self.parts.values() if part.spec.is_ruled]
         if count >= most:
-            self.hyper.keep(max(2, most // 2), max((int(one.through.max()) for one in steps), default=0))
+            self.hyper.keep(max(2, most // 2), max((int(one.through.max()) for one in ruled), default=0))
         elif not (count + 1) % FORGET_EVERY:
-            self.hyper.forget(min((int(one.version.min()) for one in steps), default=0))
+            self.hyper.forget(min((int(one.versions.min()) for one in ruled), default=0))
         if len(self.hyper.changes) >= most:
             raise PushRefusedError(f"{most} changes wait for their steps already")
         self.hyper.set(message.step, slot, "" if key is None else key.key, numbers)
@@ -325,8 +324,8 @@ class JobShard:
             }
         found = [0]
         for number, some in ranges.items():
-            steps = self.parts[number].steps
-            found += [int(steps.arrived[steps.indices[slot], low:high].max()) for low, high in some]
+            arrived = self.parts[number].arrived[self.parts[number].indices[slot]]
+            found += [int(arrived[low:high].max()) for low, high in some]
         return max(found)
 
     def _key_of(self, number: int) -> KeyDescription:
@@ -339,7 +338,7 @@ class JobShard:
         if wait.rows is not None and wait.rows.ids is None:
             found = f"the ids of key {wait.rows.table.spec.key!r} have not all come", []
         for number in wait.open:
-            found = self.parts[number].pulls.waits_for(wait)
+            found = self.parts[number].pull_waits_for(wait)
             if found[1]:
                 break
         return found
@@ -352,7 +351,7 @@ class JobShard:
         for number in wait.open:
             part = self.parts[number]
             if every or _both(part.spec.slots, absent):
-                text, missing = part.pulls.waits_for(wait)
+                text, missing = part.pull_waits_for(wait)
                 if lost := _both(missing, absent):
                     return text, lost
         return None
@@ -363,11 +362,10 @@ class JobShard:
         if missing:
             return text, missing
         for part in self.parts.values():
-            steps = part.steps
-            late = steps.arrived.min(axis=0) <= step if steps.slots else np.zeros(0, np.bool_)
+            late = part.arrived.min(axis=0) <= step if part.spec.slots else np.zeros(0, np.bool_)
             if late.any():  # The first slice that has not merged it.
                 at = int(late.argmax())
-                text, missing = steps.missing(at, step + 1, None)
+                text, missing = part.step_waits_for(at)
                 return f"{part.spec.key_named(at)} {text}", missing
         return text, missing
 

@@ -8,13 +8,12 @@ from typing import Final, Literal
 
 from weft_kvstore.arrays import FEW, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import PullWait
-from weft_kvstore.bucket.steps import RuleFailedError
+from weft_kvstore.bucket.steps import PullWait, RuleFailedError
 from weft_kvstore.bucket.update import PIECE_BYTES
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.peer import Peer
-from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables import TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
@@ -87,7 +86,7 @@ class Merger:
         if wait is not None and wait.rows.add(pushed, table.layout.rows_up, ids):
             wait.want(pushed.bucket, 0, 1)
             if is_due:  # It is looked at behind the merge.
-                table.pulls.wait_for(wait)
+                table.add_pull(wait)
             else:
                 self._answer_open(wait, table)
         if is_due:
@@ -143,7 +142,7 @@ class Merger:
         number = part.spec.number
         self._answer_or_refuse(part, wait, 0, part.count)
         if number in wait.open:
-            part.pulls.wait_for(wait, *wait.open[number].span)
+            part.add_pull(wait, *wait.open[number].span)
 
     def clear(self, shard: JobShard) -> None:
         """Forgets all work for a job."""
@@ -207,7 +206,7 @@ class Merger:
                 self.has_merged = True  # Also where nothing changes: a step that is only measured has its sum.
                 if changed is None:
                     return
-                if bucket.pulls.versions:
+                if bucket.pulled_versions:
                     self._answer_range(bucket, *changed)
                 if todo:
                     yield
@@ -219,15 +218,14 @@ class Merger:
         self._fail_job(f"no memory to {doing}: {error}" if isinstance(error, MemoryError) else str(error))
 
     def _answer_range(self, part: Bucket | TableState, first: int, stop: int) -> None:
-        pulls = part.pulls
-        for wait in pulls.waiting(first, stop):
+        for wait in part.pulls_of(first, stop):
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._answer_or_refuse(part, wait, first, stop)
                 if part.spec.number not in wait.open:
-                    pulls.forget(wait)
+                    part.forget_pull(wait)
 
     def _answer_or_refuse(self, part: Bucket | TableState, wait: PullWait, first: int, stop: int) -> None:
-        for low, high, version in part.pulls.ready(wait, first, stop):
+        for low, high, version in part.ready(wait, first, stop):
             if isinstance(part, TableState):
                 self._begin_answer(wait, part, version)
             else:
@@ -235,7 +233,7 @@ class Merger:
             if wait.dropped:
                 return
         if wait.reading is Reading.EXACT:
-            passed = part.pulls.passed(wait, first, stop)
+            passed = part.passed(wait, first, stop)
             if passed is not None:
                 self._links.fail(wait.peer, wait.request, FailureCode.PASSED, passed)
 
@@ -256,7 +254,7 @@ class Merger:
         table.has_task = False
 
     def _begin_answer(self, wait: PullWait, table: TableState, version: int) -> None:
-        is_short = table.pulls.fits_one_piece(wait)
+        is_short = table.fits_one_piece(wait)
         if not is_short and table.merge_is_due:
             return
         wait.answered(table.spec.number, 0, 1)  # It waits no longer, but for its turn.
@@ -278,7 +276,7 @@ class Merger:
         if not self._may_queue(wait):
             return
         try:
-            for part in table.pulls.answers(wait, version):
+            for part in table.answers(wait, version):
                 if part is not None:
                     peer.outbox.put(part, part.entry.request)
                     continue
@@ -298,7 +296,7 @@ class Merger:
         just come."""
         peer: Peer = wait.peer
         if self._may_queue(wait):
-            for answer in bucket.pulls.answers(wait, first, stop, version):
+            for answer in bucket.answers(wait, first, stop, version):
                 peer.outbox.put(answer, answer.entry.request)
             if wait.open and wait.answered(bucket.spec.number, first, stop):
                 peer.forget(wait)

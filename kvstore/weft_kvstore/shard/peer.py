@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.pulls import AnswerEntry, AnswerSegment, Pin, PullWait
+from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, PullWait
+from weft_kvstore.bucket.values import Pin
 from weft_kvstore.same_host.memory import SharedFrames
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
@@ -191,7 +192,7 @@ class Peer:
             wait = self.pulls.get(request)
             if wait is not None:
                 self.forget(wait)
-                wait.drop()
+                wait.drop(self.shard.parts)
             _release(self.outbox.cancel(request))
 
     def close(self) -> None:
@@ -199,7 +200,7 @@ class Peer:
         and is not written before `release`."""
         self.identity = None
         for wait in self.pulls.values():
-            wait.drop()
+            wait.drop(self.shard.parts)
         self.pulls.clear()
         self._left, unsent = self.outbox.clear()
         _release(unsent)

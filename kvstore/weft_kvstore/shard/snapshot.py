@@ -19,7 +19,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import Pin
+from weft_kvstore.bucket.values import Pin
 from weft_kvstore.compression import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
@@ -39,7 +39,7 @@ from weft_kvstore.snapshot_files import (
     write_file,
 )
 from weft_kvstore.store import LossScale, loss_scale_of
-from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables import TableState
 
 RESIDUAL: Final = residual_array(None)
 
@@ -108,7 +108,7 @@ class Capture:
         for number, part in shard.parts.items():
             part.reached = partial(self._reached, number)
         for number, bucket in shard.buckets.items():
-            here = bucket.steps.version == step
+            here = bucket.versions == step
             for first, stop in ranges_where(here if bucket.spec.slots else np.ones_like(here), 0):
                 self._reached(number, step, first, stop)
         for number, table in shard.tables.items():
@@ -183,10 +183,10 @@ def _missed(shard: JobShard, step: int) -> MissedError | None:
         if table.passed_version(step):
             return MissedError(f"key {table.spec.key!r} is at version {table.version} already, or changes")
     for bucket in shard.buckets.values():
-        beyond = bucket.steps.version > step
+        beyond = bucket.versions > step
         if bucket.spec.slots and beyond.any():
             at = int(beyond.argmax())
-            return MissedError(f"{bucket.spec.key_named(at)} is at version {bucket.steps.version[at]} already")
+            return MissedError(f"{bucket.spec.key_named(at)} is at version {bucket.versions[at]} already")
     return None
 
 

@@ -15,11 +15,11 @@ from store_cluster import advanced, constant, key_of, store_of, stores_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where
-from weft_kvstore.bucket import update as bucket_values
+from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import Pin, PullWait
+from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.bucket.sums import Gradient, PendingSegments
-from weft_kvstore.bucket.update import BucketValues, Pinnable
+from weft_kvstore.bucket.values import BucketValues, Pin, Pinnable
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import COPIED_BYTES
@@ -179,7 +179,7 @@ def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
     with pytest.raises(PushRefusedError, match=r"more than 2 steps ahead of step 0, which waits for slots \[1\]"):
         state.check(0, 3, 0, 4, pushes=True)
     state.replace(0)
-    assert state.steps.arrived[0].tolist() == [0] * 4
+    assert state.arrived[0].tolist() == [0] * 4
     state.check(0, 0, 0, 4, pushes=True)
 
 
@@ -226,18 +226,18 @@ def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
     for version in range(1, count + 1):
         wait = PullWait(None, version, version, slot=0, state=False, reading=Reading.OWN)
         wait.want(bucket.spec.number, 0, 1)
-        bucket.pulls.wait_for(wait)
+        bucket.add_pull(wait)
     for step in range(count):
         for slices in bucket.accept(0, step, Segment(0, 1, floats(1))):
             list(advanced(bucket, *slices))
-        found = bucket.pulls.waiting(0, 1)
-        assert [one.version for one in found if bucket.pulls.ready(one, 0, 1)] == [step + 1]
+        found = bucket.pulls_of(0, 1)
+        assert [one.version for one in found if bucket.ready(one, 0, 1)] == [step + 1]
         looked += len(found)
         for one in found:
             one.answered(bucket.spec.number, 0, 1)
-            bucket.pulls.forget(one)
+            bucket.forget_pull(one)
     assert looked == count
-    assert bucket.pulls.waits == []
+    assert bucket.pulls == []
 
 
 def test_a_pull_that_gives_up_is_forgotten_at_once_and_leaves_no_memory_behind() -> None:
@@ -245,11 +245,11 @@ def test_a_pull_that_gives_up_is_forgotten_at_once_and_leaves_no_memory_behind()
     for number in range(500):
         wait = PullWait(None, number, 7, slot=0, state=False, reading=Reading.OWN)
         wait.want(bucket.spec.number, 0, 1)
-        bucket.pulls.wait_for(wait)
+        bucket.add_pull(wait)
         if number:
-            wait.drop()
-        assert [one.request for one in bucket.pulls.waits] == [0]
-    assert [len(some) for some in bucket.pulls._waits.values()] == [1]
+            wait.drop({bucket.spec.number: bucket})
+        assert [one.request for one in bucket.pulls] == [0]
+    assert [len(some) for some in bucket._pulls.values()] == [1]
 
 
 def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
@@ -261,11 +261,11 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
         for slices in bucket.accept(slot, step, Segment(0, 1, floats(1))):
             list(advanced(bucket, *slices))
     for wait in (own, other):
-        assert bucket.pulls.ready(wait, 0, 1) == []
-        assert bucket.pulls.waits_for(wait)[1] == [2]
+        assert bucket.ready(wait, 0, 1) == []
+        assert bucket.pull_waits_for(wait)[1] == [2]
     for slices in bucket.accept(2, 0, Segment(0, 1, floats(1))):
         list(advanced(bucket, *slices))
-    assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1, 2)], [(0, 1, 2)]]
+    assert [bucket.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1, 2)], [(0, 1, 2)]]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Segment, ranges_alike
 from weft_kvstore.bucket import sets as bucket_sets
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.steps import BucketSteps
-from weft_kvstore.bucket.update import BucketValues
+from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
@@ -40,9 +39,9 @@ class Bucket:
         description = store_of(keys, slots=max(slots, 1), shards=1, slice_bytes=8)
         (made,) = JobShard(msgspec.structs.replace(description, mode=mode), 0).buckets.values()
         spec, self.bounds = made.spec, made.bounds
-        self.steps = BucketSteps(spec.slots, SLICES, is_sync=spec.is_sync)
+        self.versions = np.zeros(SLICES, np.int64)
         self.held = BucketValues(np.full(int(self.bounds[-1]), FIRST, np.float32), self.bounds)
-        self.sets = BucketSets(spec, self.steps.version, self.held, GIVEN.copy())
+        self.sets = BucketSets(spec, self.versions, self.held, GIVEN.copy())
 
     def segment(self, number: float, first: int, stop: int) -> Segment:
         return Segment(first, stop, np.full(int(self.bounds[stop] - self.bounds[first]), number, np.float32))
@@ -53,8 +52,8 @@ class Bucket:
 
     def advance(self, first: int, stop: int) -> None:
         """These slices go on by a step, each from where it is."""
-        now = self.steps.version[first:stop].copy()
-        self.steps.version[first:stop] += 1
+        now = self.versions[first:stop].copy()
+        self.versions[first:stop] += 1
         for low, high, version in ranges_alike(now, first):
             self.sets.reached(version + 1, low, high)
 

@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 
 from store_cluster import advanced, key_of, store_of
 from store_cluster import given as given_key
-from weft_kvstore.arrays import Segment, norm_of
+from weft_kvstore.arrays import Segment, norm_of, ranges_where
 from weft_kvstore.bucket import bucket
-from weft_kvstore.bucket import update as bucket_values
+from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.pulls import AnswerSegment, PullWait
-from weft_kvstore.bucket.steps import BucketSteps
+from weft_kvstore.bucket.steps import AnswerSegment, PullWait
 from weft_kvstore.description.records import CommitDescription, LossScaling, Merge, Mode, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
@@ -123,7 +122,6 @@ class Play:
         self.given = np.array([is_given(keys[place]) for place in part.key_indices])
         self.first = values.copy()
         self.state = Bucket(spec, values, self.given.copy())
-        self.pulls = self.state.pulls
         self.state.applied = self._applied
         self.incarnation = [0] * case.slots
         self.arrived: set[tuple[int, int]] = set()
@@ -195,8 +193,8 @@ class Play:
         """A reader takes some slices away with it for a while."""
         wait = PullWait(None, 1, 0, slot=0, state=self.choose.random() < 0.5, reading=Reading.OWN)
         wait.want(self.state.spec.number, 0, self.slices)
-        for first, stop, version in self.pulls.ready(wait, 0, self.slices):
-            for part in self.pulls.answers(wait, first, stop, version):
+        for first, stop, version in self.state.ready(wait, 0, self.slices):
+            for part in self.state.answers(wait, first, stop, version):
                 (payload,) = part.source.read(int(part.bounds[0]), int(part.bounds[-1]))
                 self.pinned.append((part, memoryview(payload), bytes(payload)))
 
@@ -340,7 +338,7 @@ def plain(play: Play) -> tuple[list[Array], list[Array]]:
 def check(play: Play) -> None:
     """Each slot's gradients once, in order, and the bits of the plain slices."""
     case, state = play.case, play.state
-    assert (state.steps.version == case.steps).all()
+    assert (state.versions == case.steps).all()
     pushed = [
         (number, slot, step)
         for number in range(play.slices)
@@ -419,14 +417,14 @@ def test_what_came_early_is_looked_at_once_more_when_it_is_due(mode: Mode, monke
     keys = [key_of(f"k{number}", [ELEMENTS], 1) for number in range(40)]
     description = msgspec.structs.replace(store_of(keys, slots=1, shards=1), mode=mode)
     (bucket,) = JobShard(description, 0).buckets.values()
-    state, looks, accept = bucket, 0, BucketSteps.accept
+    state, looks = bucket, 0
 
-    def counted(*what: Any, **more: Any) -> Any:
+    def counted(wanted: np.ndarray, offset: int = 0) -> list[tuple[int, int]]:
         nonlocal looks
         looks += 1
-        return accept(*what, **more)
+        return ranges_where(wanted, offset)
 
-    monkeypatch.setattr(BucketSteps, "accept", counted)
+    monkeypatch.setattr("weft_kvstore.bucket.steps.ranges_where", counted)
     pushed = 0
     for step in reversed(range(STEPS_AHEAD + 1)):
         for number in range(len(keys)):
@@ -434,7 +432,7 @@ def test_what_came_early_is_looked_at_once_more_when_it_is_due(mode: Mode, monke
             found = state.accept(0, step, Segment(number, number + 1, np.full(ELEMENTS, step, np.float32)))
             pushed += 1
             assert found == ([] if step else [(number, number + 1)])
-    assert looks <= 2 * pushed
-    assert (state.steps.arrived == STEPS_AHEAD + 1).all()
+    assert looks <= 3 * pushed
+    assert (state.arrived == STEPS_AHEAD + 1).all()
     with pytest.raises(PushRefusedError, match=f"more than {STEPS_AHEAD} steps ahead"):
         state.check(0, 2 * (STEPS_AHEAD + 1), 0, 1, pushes=True)

@@ -18,11 +18,11 @@ from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket import update as bucket_update
-from weft_kvstore.bucket import update as bucket_values
-from weft_kvstore.bucket.pulls import Pin
+from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.steps import RuleFailedError
 from weft_kvstore.bucket.sums import Gradient, PendingSegments
-from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
+from weft_kvstore.bucket.values import BucketValues, Pin
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.shard.job_shard import JobShard
 

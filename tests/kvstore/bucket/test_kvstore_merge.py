@@ -14,7 +14,7 @@ from store_cluster import advanced, constant, key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.bucket.sums import ADDED
 from weft_kvstore.bucket.update import PIECE_BYTES
 from weft_kvstore.description.check import DescriptionError, check_description, digest
@@ -45,7 +45,7 @@ class OneSlice:
 
     @property
     def version(self) -> int:
-        return int(self.state.steps.version[0])
+        return int(self.state.versions[0])
 
     @property
     def updates(self) -> int:
@@ -100,7 +100,7 @@ def test_large_gradients_of_slots_that_are_in_are_added_and_not_kept(
     one.state.replace(1)
     if 0 not in there:
         there.discard(1)
-    assert one.state.steps.missing(0, 1, None)[1] == sorted({0, 1, 2, 3} - there)
+    assert one.state.step_waits_for(0)[1] == sorted({0, 1, 2, 3} - there)
     for slot in range(4):
         one.waiting += one.state.push(slot, 0, [Segment(0, 1, gradient(slot))])
     assert one.merge_all()
@@ -138,13 +138,13 @@ def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
     first = gradient(0)
     for slot, given in ((0, first), (1, gradient(1))):
         one.accept(slot, 0, given)
-    assert one.bucket.pulls.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
+    assert one.bucket.pull_waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
     one.accept(2, 0, gradient(2))
     told = "key 'w' has seen 0 steps; step 0 is being merged"
-    assert one.bucket.pulls.waits_for(wait) == (told, [])
+    assert one.bucket.pull_waits_for(wait) == (told, [])
     assert first.tobytes() == gradient(0).tobytes()
     assert one.merge_all()
-    assert one.bucket.pulls.ready(wait, 0, 1) == [(0, 1, 1)]
+    assert one.bucket.ready(wait, 0, 1) == [(0, 1, 1)]
 
 
 def done_by(priorities: Sequence[int], *, by_priority: bool) -> list[str]:

@@ -60,7 +60,7 @@ def test_it_is_updated_once_all_slices_of_all_slots_are_in_and_the_rule_sees_its
     assert whole.push(1, 0, 1, 10) == [(0, SLICES)]
     assert whole.seen == [SHAPE * 3]
     assert whole.value.tolist() == [-8.0] * 40
-    assert whole.state.steps.version.tolist() == [1, 1, 1]
+    assert whole.state.versions.tolist() == [1, 1, 1]
 
 
 def test_of_a_step_whose_update_waits_the_next_may_come_in_part() -> None:
@@ -87,7 +87,7 @@ def test_where_nobody_has_anything_it_stays_and_counts_the_step() -> None:
     whole.push(0, 0, 3, None)
     assert whole.push(1, 0, 3, None) == [(0, SLICES)]
     assert whole.value.tolist() == [3.0] * 40
-    assert whole.state.steps.version.tolist() == [1, 1, 1]
+    assert whole.state.versions.tolist() == [1, 1, 1]
 
 
 def test_where_slots_go_on_by_themselves_each_push_is_an_update_once_all_of_it_is_in() -> None:

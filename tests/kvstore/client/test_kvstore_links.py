@@ -14,7 +14,8 @@ import pytest
 from store_cluster import key_of, store_of
 from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
-from weft_kvstore.bucket.pulls import BucketPulls, PullWait
+from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.client.core import LOG_AFTER_S, MOST_FAILED, QUIET_S, ClientCore
 from weft_kvstore.client.link import LinkState
 from weft_kvstore.client.operation import Operation
@@ -161,7 +162,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     push = store.push("w", 0, ones(4))
     rows = store.push("t", 0, ones(2, 2), np.array([3, 4]))
     shard_now = simulation.shards[0]
-    while min(bucket.steps.version[0], rows_there.version) < 1:
+    while min(bucket.versions[0], rows_there.version) < 1:
         simulation._pump()
         connection = simulation.connections[0, 0]
         connection.down.clear()  # what the shard says does not arrive
@@ -291,13 +292,13 @@ def test_pulls_that_cannot_wait_for_a_silent_slot_are_not_looked_at(monkeypatch:
     asked = [simulation.stores[2].pull("a", 1) for _ in range(5)]
     simulation.silent.add(1)
     looks: list[int] = []
-    waits_for = BucketPulls.waits_for
+    waits_for = Bucket.pull_waits_for
 
-    def counted(pulls: BucketPulls, wait: PullWait) -> tuple[str, list[int]]:
+    def counted(pulls: Bucket, wait: PullWait) -> tuple[str, list[int]]:
         looks.append(wait.request)
         return waits_for(pulls, wait)
 
-    monkeypatch.setattr(BucketPulls, "waits_for", counted)
+    monkeypatch.setattr(Bucket, "pull_waits_for", counted)
     pass_time(simulation, 8.0)
     assert len(set(looks)) <= 1, "the client has asked why the first waits so long"
     assert not any(one.done() for one in asked)

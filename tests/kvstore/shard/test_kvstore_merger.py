@@ -11,11 +11,11 @@ import pytest
 from store_cluster import key_of, store_of, table_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import PullWait
-from weft_kvstore.bucket.update import BucketValues
+from weft_kvstore.bucket.steps import PullWait
+from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.tables.state import TablePulls, TableState
+from weft_kvstore.tables import TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
@@ -131,7 +131,7 @@ class Loses(Ends):
     def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
         self.answered.append(wait.request)
         for one in self.waits:
-            one.drop()
+            one.drop(self.shard.parts)
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -187,7 +187,7 @@ class Readers(Ends):
 def test_those_who_read_a_table_without_end_and_those_who_push_to_it_take_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(TablePulls, "fits_one_piece", lambda *_: False)
+    monkeypatch.setattr(TableState, "fits_one_piece", lambda *_: False)
     readers = Readers()
     for _ in range(100):
         assert readers.work_once()

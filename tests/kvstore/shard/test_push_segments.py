@@ -7,7 +7,7 @@ import pytest
 
 from store_cluster import store_of, table_of
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables import TableState
 from weft_kvstore.wire.codec import PushSegment
 from weft_kvstore.wire.messages import PayloadKind
 

@@ -467,7 +467,7 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         peer.say(Ping())
         peer.hear(Pong)
         job = shard.server._core.job
-        waits = job.table(TABLE).pulls.waits
+        waits = job.table(TABLE).pulls
         assert len(waits) <= 130
         assert all(wait.rows is None for wait in waits if wait.dropped)
         assert [one.ids_bytes for one in shard.server._core.peers.values()] == [0, 0, 0]

@@ -28,13 +28,13 @@ from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import PullWait, WaitingPulls
+from weft_kvstore.bucket.steps import PartSteps, PullWait
 from weft_kvstore.client.calls import Store
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables import TableState
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -532,15 +532,15 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             assert min(through.values()) >= wait.version - staleness, "staler than it may be"
 
     def of_range(merger: Merger, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
-        steps, part = bucket.steps, bucket.spec.part
+        part = bucket.spec.part
         for number in range(first, stop):
-            through = dict(zip(steps.slots, steps.through[:, number].tolist(), strict=True))
+            through = dict(zip(bucket.spec.slots, bucket.through[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[int(part.key_indices[number])], through)
         answer_range(merger, wait, bucket, first, stop, version)
 
     def of_unit(merger: Merger, wait: PullWait, version: int, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
-        through = dict(zip(unit.steps.slots, unit.steps.through[:, 0].tolist(), strict=True))
+        through = dict(zip(unit.spec.slots, unit.through[:, 0].tolist(), strict=True))
         check_answer(wait, key, through)
         return answer(merger, wait, version, unit)
 
@@ -607,7 +607,7 @@ def test_the_watch_tells_a_store_without_its_bound_apart(kind: str) -> None:
     keys = [msgspec.structs.replace(key_of("k", (40,), 2), whole=kind == "whole", rows=kind == "table")]
     assert race(Mode.STALE, keys).answered > 0
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(WaitingPulls, "_bound", lambda *_: None)
+        patched.setattr(PartSteps, "_bound", lambda *_: None)
         with pytest.raises(AssertionError, match="staler than it may be"):
             race(Mode.STALE, keys)
 

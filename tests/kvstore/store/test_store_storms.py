@@ -170,8 +170,8 @@ def leftovers(simulation: Simulation) -> list[Any]:
         for peer in shard.links.clients.values():
             found += [peer.pulls, peer.failed, peer.unrepeated, peer.measures, peer.done, peer.outbox.waiting]
             found += [peer.open_entries, peer.ids_bytes, peer.outbox.queued_slices, peer.outbox.in_flight_bytes]
-        found += [bucket.pulls.versions for bucket in shard.job.buckets.values()]
-        found += [table.pulls.versions for table in shard.job.tables.values()]
+        found += [bucket.pulled_versions for bucket in shard.job.buckets.values()]
+        found += [table.pulled_versions for table in shard.job.tables.values()]
     for client in simulation.clients.values():
         found += [client.open, client._held, client._setting]
         for link in client.links:

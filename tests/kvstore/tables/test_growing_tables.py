@@ -18,7 +18,7 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_kernels.id_draws import rows_of_ids, uniform_of_ids
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.description.check import DescriptionError, check_description, hyper_of, rule_of
 from weft_kvstore.description.records import (
     EvictionDescription,
@@ -34,7 +34,7 @@ from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.state import AskedRows, TableState
+from weft_kvstore.tables import AskedRows, TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
@@ -90,8 +90,8 @@ def pulled(table: TableState, ids: Array) -> Array:
     wait.rows = AskedRows(table, 0)
     wait.rows.ids = ids
     wait.want(0, 0, 1)
-    ((_, _, version),) = table.pulls.ready(wait)
-    answers = [answer for answer in table.pulls.answers(wait, version) if answer is not None]
+    ((_, _, version),) = table.ready(wait)
+    answers = [answer for answer in table.answers(wait, version) if answer is not None]
     return np.concatenate([np.frombuffer(one.source.base, np.float32) for one in answers]).reshape(-1, WIDTH)
 
 

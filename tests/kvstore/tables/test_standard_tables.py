@@ -26,7 +26,7 @@ from weft_kvstore.description.records import (
     StoreDescription,
 )
 from weft_kvstore.rows import arrays as rows_arrays
-from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables import TableState
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -16,14 +16,14 @@ from store_cluster import constant, ended, store_of, table_of
 from store_cluster import given as given_key
 from weft_kernels import row_copies
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows import rows
 from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.state import AskedRows, TablePulls, TableState
+from weft_kvstore.tables import AskedRows, TableState
 from weft_kvstore.wire.messages import Reading
 
 RUNS = 1024
@@ -107,7 +107,7 @@ def test_who_pulls_the_rows_that_were_pushed_gets_them_as_they_were_set_since() 
     table, wait = Table(), PullWait(None, 1, 1, slot=0, state=False, reading=Reading.OWN)
     wait.rows = AskedRows(table.state, 0)
     wait.rows.ids = np.array([0, 1])
-    table.state.pulls.wait_for(wait)
+    table.state.add_pull(wait)
     table.step(0, 0, 1)
     assert answered(table, wait) == [1.0, 1.0]
     assert table.set(1, 5.0, 0)
@@ -115,7 +115,7 @@ def test_who_pulls_the_rows_that_were_pushed_gets_them_as_they_were_set_since() 
 
 
 def answered(table: Table, wait: PullWait) -> list[float]:
-    (run,) = table.state.pulls.answers(wait, 1)
+    (run,) = table.state.answers(wait, 1)
     assert run is not None
     (payload,) = run.source.read(0, run.nbytes)
     return np.frombuffer(payload, np.float32).reshape(-1, WIDTH)[:, 0].tolist()
@@ -137,7 +137,7 @@ def test_rows_that_two_slots_push_are_updated_once_and_both_slots_get_them(commo
         for wait, own in zip(waits, ids, strict=True):
             wait.rows = AskedRows(table, 0)
             wait.rows.ids = np.array(own)
-            table.pulls.wait_for(wait)
+            table.add_pull(wait)
             table.push(wait.slot, step, [Segment(0, 1, [rows_at(own, wait.slot + 1.0)])])
             total |= {row: total.get(row, 0.0) + wait.slot + 1.0 for row in own}
         assert ended(table.merging())
@@ -145,7 +145,7 @@ def test_rows_that_two_slots_push_are_updated_once_and_both_slots_get_them(commo
             velocity[row] = 0.5 * velocity[row] + number
             values[row] -= velocity[row]
         for wait in ready(table):
-            (run,) = table.pulls.answers(wait, step + 1)
+            (run,) = table.answers(wait, step + 1)
             assert run is not None
             (payload,) = run.source.read(0, run.nbytes)
             found = np.frombuffer(payload, np.float32).reshape(-1, WIDTH)
@@ -284,7 +284,7 @@ def test_a_step_waits_until_it_is_committed_and_is_measured_once() -> None:
     for _ in range(2):
         assert ended(gated.state.merging()) is False
         assert gated.squares == NORM**2, "of one table, though it asked twice"
-    waits = gated.state.pulls.waits_for(pull_of(1, 1))
+    waits = gated.state.pull_waits_for(pull_of(1, 1))
     assert waits == ("key 'w' has seen 0 steps; step 0 is measured and waits to be committed", [])
     gated.gate.commit(0, norm=NORM, finite=True)
     assert ended(gated.state.merging()) is True
@@ -365,7 +365,7 @@ def test_what_many_slots_pushed_is_merged_in_pieces(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rows, "take_rows", take)
     monkeypatch.setattr(rows, "_common", look_up)
     monkeypatch.setattr(rows, "ORDERED_AT_ONCE", piece // 8)
-    monkeypatch.setattr("weft_kvstore.tables.state.PIECE_ELEMENTS", piece)
+    monkeypatch.setattr("weft_kvstore.tables.PIECE_ELEMENTS", piece)
     description = store_of([constant(table_of("w", (among, WIDTH), slots), 0.0)], slots=slots, shards=1)
     (table,) = JobShard(msgspec.structs.replace(description, hyper={"lr": 1.0}), 0).tables.values()
     pushes = []
@@ -392,20 +392,20 @@ def pull_of(request: int, version: int = 0, slot: int = 0) -> PullWait:
 
 def ready(state: TableState) -> list[PullWait]:
     """The pulls that can be answered, which wait no longer."""
-    found = [one for one in state.pulls.waiting() if state.pulls.ready(one)]
+    found = [one for one in state.pulls_of() if state.ready(one)]
     for one in found:
-        state.pulls.forget(one)
+        state.forget_pull(one)
     return found
 
 
 def waiting(state: TableState) -> list[int]:
-    return [one.request for one in state.pulls.waits]
+    return [one.request for one in state.pulls]
 
 
 def test_pulls_that_are_ready_are_taken_in_their_order_and_the_others_stay() -> None:
     table = Table()
     for request in range(6):
-        table.state.pulls.wait_for(pull_of(request, version=request % 2))
+        table.state.add_pull(pull_of(request, version=request % 2))
     assert [one.request for one in ready(table.state)] == [0, 2, 4]
     assert waiting(table.state) == [1, 3, 5]
     assert ready(table.state) == []
@@ -417,13 +417,13 @@ def test_pulls_that_are_ready_are_taken_in_their_order_and_the_others_stay() -> 
 def test_pulls_of_versions_to_come_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     table, asked = Table(), []
 
-    def can(_: TablePulls, wait: PullWait, *_range: int) -> Array:
+    def can(_: TableState, wait: PullWait, *_range: int) -> Array:
         asked.append(wait.version)
         return np.ones(1, np.bool_)
 
-    monkeypatch.setattr(TablePulls, "can", can)
+    monkeypatch.setattr(TableState, "can_answer", can)
     for version in reversed(range(100)):
-        table.state.pulls.wait_for(pull_of(version, version))
+        table.state.add_pull(pull_of(version, version))
     for version in range(100):
         ready(table.state)
         table.step(version)
@@ -436,7 +436,8 @@ def test_a_cancelled_pull_is_not_asked_whether_it_is_ready() -> None:
     for one in waits:
         one.rows = AskedRows(table.state, 0)
         one.rows.ids = np.array([0])
-        table.state.pulls.wait_for(one)
-    waits[0].drop()
+        one.want(table.state.spec.number, 0, 1)
+        table.state.add_pull(one)
+    waits[0].drop({table.state.spec.number: table.state})
     assert ready(table.state) == []
     assert waiting(table.state) == [1, 2]

@@ -11,16 +11,14 @@ import pytest
 from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.pulls import PullWait
-from weft_kvstore.bucket.steps import RuleFailedError
+from weft_kvstore.bucket.steps import PullWait, RuleFailedError
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
 from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.rows.arrays import RowArrays
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.state import AskedRows, TableState
-from weft_kvstore.tables.steps import TableSpec
+from weft_kvstore.tables import AskedRows, TableSpec, TableState
 from weft_kvstore.wire.messages import Reading
 
 ROWS, WIDTH = 12, 2
@@ -133,7 +131,7 @@ def is_short(table: Table, *ids: int) -> bool:
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.rows = AskedRows(table.state, 0)
     wait.rows.ids = places_of(*ids)
-    return table.state.pulls.fits_one_piece(wait)
+    return table.state.fits_one_piece(wait)
 
 
 def test_rows_that_missed_many_updates_are_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:

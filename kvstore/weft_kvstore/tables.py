@@ -1,37 +1,65 @@
-"""A table on one shard: what is pushed to it, set and pulled of it, step by step. Pure."""
+"""A table on one shard: rows that are pushed, set and pulled, step by step. Pure.
+
+A push of rows comes in chunks. Once every slot's push of a step is in, the rows are added up and the update rule
+changes those rows alone. Which rows there are, and where, is in `rows`; steps and pulls are those of a bucket of one
+slice.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from weft_kernels.rules.record import Hyper
 from weft_kernels.rules.replay import WORK_ELEMENTS
-from weft_kvstore.arrays import Alike, Array, Range, bytes_of, exact_sum
-from weft_kvstore.bucket.pulls import UNPINNED, AnswerEntry, AnswerSegment, PullWait, WaitingPulls
+from weft_kvstore.arrays import Alike, Array, Range, Segment, bytes_of, exact_sum
 from weft_kvstore.bucket.sets import KnownSets, check_version
-from weft_kvstore.bucket.steps import RULE_ERRORS
+from weft_kvstore.bucket.steps import RULE_ERRORS, AnswerEntry, AnswerSegment, PartSteps, PullWait, UpdateSpec
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
-from weft_kvstore.description.records import Sparse
+from weft_kvstore.bucket.values import UNPINNED
+from weft_kvstore.description.records import Merge, Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.rows.rows import Chunks, Rows, batches, last_rows, own_rows
+from weft_kvstore.rows.rows import Chunks, Rows, batches, last_rows, merging, own_rows
 from weft_kvstore.rows.storage import Draw, FirstOf, TableRows
 from weft_kvstore.sharding import RowLayout
-from weft_kvstore.tables.steps import TableSpec, TableSteps
 from weft_kvstore.wire.codec import PushSegment, RowReader
 from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutSegment
 
 _NEVER: Final = -1
 
+# --- How a table is merged and updated --------------------------------------------------------------------------------
 
-# --- The pulls that wait for rows of a table, and what answers them ---------------------------------------------------
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec(UpdateSpec):
+    """`given` says that there is no first value: it is set."""
+
+    key: str
+    priority: int
+    given: bool
+
+    def key_named(self, slice_: int) -> str:
+        return f"key {self.key!r}"
+
+    @contextmanager
+    def rule_runs(self, step: int) -> Iterator[None]:
+        """Around a call of the rule: raises RuleFailedError for an error that the rule's numbers may cause."""
+        try:
+            yield
+        except RULE_ERRORS as error:
+            raise self.failed(step, error) from error
+
+
+# --- The rows that a pull of a table asks for -------------------------------------------------------------------------
 
 
 class AskedRows:
@@ -69,64 +97,13 @@ class AskedRows:
         return True
 
 
-class TablePulls(WaitingPulls):
-    """Those of a table, which is one slice: it is open in a pull once all ids of the pull have come."""
-
-    def __init__(self, table: TableState) -> None:
-        super().__init__(table.spec, table.steps)
-        self._table = table
-
-    def ready(self, wait: PullWait, first: int = 0, stop: int = 1) -> list[Alike]:
-        """The version at which it can be answered, of the one slice; nothing where it cannot."""
-        if self._spec.number not in wait.open or not self.can(wait, first, stop)[0]:
-            return []
-        seen = self.seen(wait)
-        return [(0, 1, max(int((self._steps.version if seen is None else seen)[0]), wait.version))]
-
-    def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
-        """Whether the table can answer (1) bool: not while it changes, and no rows that were never set."""
-        if self._table.is_changing or (self._table.spec.given and self._table.lacks_rows(wait.rows.ids)):
-            return np.zeros(1, np.bool_)
-        return super().can(wait, first, stop)
-
-    def lacks(self, wait: PullWait, slice_: int) -> bool:
-        return self._table.spec.given and (self._table.lacks_rows(wait.rows.ids) or self._table.lacks_next())
-
-    def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
-        """What answers a pull that is `ready`, at a version; None between two pieces."""
-        table, spec, layout = self._table, self._table.spec, self._table.layout
-        indices: Array = wait.rows.ids
-        chunk_rows = layout.rows_down
-        at_once = max(table.piece_rows // chunk_rows, 1) * chunk_rows
-        priority = spec.priority - wait.priority * CALL_PRIORITY
-        for array, name in enumerate(spec.state if wait.state else (None,)):
-            for low in range(0, max(len(indices), 1), at_once):
-                if array or low:
-                    yield None
-                some = indices if len(indices) <= at_once else indices[low : low + at_once]
-                rows = None
-                for ids, values in table.updated if name is None else ():
-                    if ids is some or (len(ids) == len(some) and np.array_equal(ids, some)):
-                        rows = values
-                if rows is None:
-                    rows = yield from table.reading(some, name)
-                bounds = np.array([*range(0, max(rows.nbytes, 1), chunk_rows * layout.row_bytes), rows.nbytes])
-                entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
-                yield OutSegment(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
-
-    def fits_one_piece(self, wait: PullWait) -> bool:
-        """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""
-        table, history, ids = self._table, self._table.rows.history, wait.rows.ids
-        if len(ids) * (len(table.spec.state) if wait.state else 1) > table.piece_rows:
-            return False
-        return history is None or history.work_of(table.rows.find(ids), table.layout.width) <= WORK_ELEMENTS
-
-
 # --- A table ----------------------------------------------------------------------------------------------------------
 
 
-class TableState(TableSteps):
-    """Rows are named by their index on the shard; of a growing table that is the id. A row takes memory once it is
+class TableState(PartSteps):
+    """A bucket of one slice, whose elements are lists of `Rows`.
+
+    Rows are named by their index on the shard; of a growing table that is the id. A row takes memory once it is
     pushed or set: before, its first value is computed when it is read. The rule runs on the pushed rows alone; with
     standard semantics the others get what they have missed when they are next pushed or read.
 
@@ -134,6 +111,10 @@ class TableState(TableSteps):
     while `is_changing` no pull can be answered. `merge_is_due` where something may have to be merged. `_ahead` has, by
     version to come, the values that were set for it, and `_late` those that were set during an update; `_known_sets`
     the chunks of the last calls that set something; `_measured` the last step whose gradient the gate was given.
+
+    Where slots go together gradients are added in slot order: the longest complete prefix at once, while later ones
+    wait, so that the sum is the same bits for any order of arrival; or in the order of arrival. `_total` is the sum of
+    those of the next step that are added. `open` has pushes that have come in part, by number of the slot and step.
     """
 
     def __init__(
@@ -151,11 +132,13 @@ class TableState(TableSteps):
         """`first(ids)` makes the first values (n, width) of rows, and `draw` the numbers by which a growing table
         admits; `salt` says where ids lie in its index: it changes no value, and nobody else should know it. Raises
         MemoryError where not even the addresses are to be had, and OSError where no file can be made at the place."""
-        super().__init__(spec, layout.rows_up)
+        super().__init__(spec, np.arange(2))
+        self.spec: TableSpec = spec
         self.layout = layout
         self.shard = shard
         self.reader = RowReader(layout, shard, spec.key)
-        self.pulls = TablePulls(self)
+        self.open: dict[tuple[int, int], Chunks] = {}
+        self._total: list[Rows] | None = None
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = 0
         self.merge_is_due = self.has_task = False
@@ -184,6 +167,11 @@ class TableState(TableSteps):
             history=RowHistory(spec.rule, layout.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None,
         )
 
+    @property
+    def version(self) -> int:
+        """How many steps every slot is through with."""
+        return int(self.versions[0])
+
     def passed_version(self, version: int) -> bool:
         """Whether the values of a version are gone. A key to which no slot contributes is at every version."""
         return bool(self.spec.slots) and self._passed > version
@@ -196,7 +184,80 @@ class TableState(TableSteps):
         """A table that nobody has pushed begins at a version, after so many updates."""
         self.updates = updates
         if self.spec.slots:
-            self.steps.begin_at(version, 0, 1)
+            self.begin_steps_at(version, 0, 1)
+
+    # --- Pushes
+
+    def push_rows(self, slot: int, step: int, ids: Array, values: Array, pushed: PushSegment) -> bool:
+        """Takes in a segment of chunks of a push, each of which counts once: the slot is in when all chunks are. True
+        if there may be something to merge now. Raises PushRefusedError where it contradicts what is there, or
+        itself."""
+        whole: Sequence[Rows] = [Rows(ids, values)]
+        if pushed.count < pushed.chunks or self.open:
+            self.check(slot, step, 0, 1, pushes=True)
+            of, where = (self.indices[slot], step), self._where(slot, step, 0)
+            if step < self.arrived[of[0], 0] or of in self._waiting:
+                return False
+            push = self.open.setdefault(of, Chunks(pushed.chunks))
+            if push.count != pushed.chunks:
+                raise PushRefusedError(f"{where}: a push of {push.count} parts before and of {pushed.chunks} now")
+            whole = [
+                Rows(*part) for part in push.add(pushed.first, pushed.count, self.layout.rows_up, (ids, values), where)
+            ]
+            if not whole:
+                return False
+            del self.open[of]
+        self.push(slot, step, [Segment(0, 1, whole)])
+        return not self.spec.is_sync or step == self.version
+
+    def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
+        if not pushes and (self.indices.get(slot), step) in self.open:
+            raise PushRefusedError(f"{self._where(slot, step, first)}: the slot pushed before and declares nothing now")
+        super().check(slot, step, first, stop, pushes=pushes)
+
+    def is_untouched(self, first: int, stop: int) -> bool:
+        return not self.open and super().is_untouched(first, stop)
+
+    def replace(self, slot: int) -> None:
+        index = self.indices.get(slot)
+        self.open = {of: push for of, push in self.open.items() if of[0] != index}
+        super().replace(slot)
+
+    def _adding(self, step: int) -> Iterator[int]:
+        """Adds the gradients of the next step that have come and can be added; stops often, with how many elements it
+        has used since it last did. What is added is no longer waited for, so it has to be gone through to its end."""
+        through = self.through
+        while self.spec.is_sync and self._waiting:  # In another mode each gradient is an update of its own.
+            index = int(np.count_nonzero(through > step))
+            if self.spec.merge is Merge.ARRIVAL:
+                index = next(iter(self._order(step)), -1)
+            if (index, step) not in self._waiting:
+                return
+            gradient = self._take(index, step)
+            if gradient is not None:
+                self._total = gradient if self._total is None else (yield from merging(self._total, gradient))
+
+    def _take(self, index: int, step: int) -> list[Rows] | None:
+        """Removes a slot's gradient, or its word that it has none, which is added or applied from now on."""
+        segments = self._waiting.pop((index, step)).segments
+        self._is_added(index, step, segments)
+        self.through[index] = step + 1
+        gradient: list[Rows] | None = segments[0].elements
+        return gradient
+
+    def _due(self, next_step: int) -> tuple[int, int, list[Rows] | None] | None:
+        """The next update, once `_adding` has completed it: of a job's step, the sum of its gradients, or None where
+        there was none; else the first gradient that came of those that are next of their slot, which is not taken. The
+        number of a slot, the step, and the gradient."""
+        through = self.through
+        if self.spec.is_sync:
+            return (0, next_step, self._total) if min(through.ravel().tolist(), default=0) > next_step else None
+        for (index, step), pending in self._waiting.items():
+            if through[index, 0] == step:
+                return index, step, pending.segments[0].elements
+        return None
+
+    # --- Updates
 
     def merging(self) -> Generator[None, None, bool]:
         """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
@@ -230,7 +291,7 @@ class TableState(TableSteps):
             yield from self._apply(step, total)
             self.updates += 1
         self._total = None
-        self.steps.version[0] = min(self.steps.through.ravel().tolist())
+        self.versions[0] = min(self.through.ravel().tolist())
         yield from self._put_ahead() if self._ahead or self._late else ()
         self.is_changing = False
         if self.reached is not None:
@@ -288,7 +349,7 @@ class TableState(TableSteps):
         hyper: Hyper | None = None
         self.updated = []
         some = batches(total, at_once)
-        answers = bool(self.pulls.versions) and len(some) == len(total)
+        answers = bool(self.pulled_versions) and len(some) == len(total)
         for part in some:
             ids, gradient, skip = part
             if not rows.is_full:
@@ -483,6 +544,53 @@ class TableState(TableSteps):
                 first = first if name is None else state[name]
             found[lacks] = first
         return found
+
+    # --- Pulls, and what answers them
+
+    def ready(self, wait: PullWait, first: int = 0, stop: int = 1) -> list[Alike]:
+        """The version at which it can be answered, of the one slice; nothing where it cannot."""
+        if self.spec.number not in wait.open or not self.can_answer(wait, first, stop)[0]:
+            return []
+        seen = self.seen(wait)
+        return [(0, 1, max(int((self.versions if seen is None else seen)[0]), wait.version))]
+
+    def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
+        """Whether the table can answer (1) bool: not while it changes, and no rows that were never set."""
+        if self.is_changing or (self.spec.given and self.lacks_rows(wait.rows.ids)):
+            return np.zeros(1, np.bool_)
+        return super().can_answer(wait, first, stop)
+
+    def lacks_value(self, wait: PullWait, slice_: int) -> bool:
+        return self.spec.given and (self.lacks_rows(wait.rows.ids) or self.lacks_next())
+
+    def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
+        """What answers a pull that is `ready`, at a version; None between two pieces."""
+        spec, layout = self.spec, self.layout
+        indices: Array = wait.rows.ids
+        chunk_rows = layout.rows_down
+        at_once = max(self.piece_rows // chunk_rows, 1) * chunk_rows
+        priority = spec.priority - wait.priority * CALL_PRIORITY
+        for array, name in enumerate(spec.state if wait.state else (None,)):
+            for low in range(0, max(len(indices), 1), at_once):
+                if array or low:
+                    yield None
+                some = indices if len(indices) <= at_once else indices[low : low + at_once]
+                rows = None
+                for ids, values in self.updated if name is None else ():
+                    if ids is some or (len(ids) == len(some) and np.array_equal(ids, some)):
+                        rows = values
+                if rows is None:
+                    rows = yield from self.reading(some, name)
+                bounds = np.array([*range(0, max(rows.nbytes, 1), chunk_rows * layout.row_bytes), rows.nbytes])
+                entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
+                yield OutSegment(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
+
+    def fits_one_piece(self, wait: PullWait) -> bool:
+        """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""
+        history, ids = self.rows.history, wait.rows.ids
+        if len(ids) * (len(self.spec.state) if wait.state else 1) > self.piece_rows:
+            return False
+        return history is None or history.work_of(self.rows.find(ids), self.layout.width) <= WORK_ELEMENTS
 
 
 def _last_of(parts: Sequence[Rows]) -> Rows:
