@@ -334,10 +334,10 @@ class ClientCore:
         if operation is not None and shard in operation.pending:
             operation.is_partial = True
         total = sum(map(nbytes_of, values.segments))
-        link.frames_received += 1
-        link.payload_bytes_received += total
+        link.counts["frames_received"] += 1
+        link.counts["payload_bytes_received"] += total
         if values.at:
-            link.shared_bytes_received += total
+            link.counts["shared_bytes_received"] += total
         link.acknowledge.append(values.frame)
         return False
 

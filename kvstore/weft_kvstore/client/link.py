@@ -114,6 +114,19 @@ class LinkState(Enum):
     REFUSED = "refused"
 
 
+COUNTED: Final = (
+    "bytes_sent",
+    "bytes_received",
+    "payload_bytes_sent",
+    "payload_bytes_received",
+    "frames_sent",
+    "frames_received",
+    "shared_bytes_sent",
+    "shared_bytes_received",
+)
+"""What of `LinkStatistics` only grows."""
+
+
 class SlotTakenError(StoreRefusedError):
     """Another process has the slot."""
 
@@ -170,12 +183,7 @@ class ClientLink:
         """Messages that were sent on this connection: the number of the last one."""
         self.received = 0
         """The number of the last message that came on it."""
-        self.frames_sent = 0
-        self.frames_received = 0
-        self.payload_bytes_sent = 0
-        self.payload_bytes_received = 0
-        self.shared_bytes_sent = 0
-        self.shared_bytes_received = 0
+        self.counts = dict.fromkeys(COUNTED, 0)
         self.hello = msgspec.structs.replace(hello, shard=shard)
         self._hello: list[Buffer] = []
         """The connection's first message, said again until it is answered."""
@@ -271,13 +279,13 @@ class ClientLink:
             for message in messages:
                 self.say(message)
         while frame is not None:
-            self.frames_sent += 1
-            self.payload_bytes_sent += frame.nbytes
+            self.counts["frames_sent"] += 1
+            self.counts["payload_bytes_sent"] += frame.nbytes
             receipts, self.acknowledge = self.acknowledge[:MAX_ENTRIES], self.acknowledge[MAX_ENTRIES:]
             self.sent += 1
             at = self.shared.put(frame) if outbox.shared else []
             if at:
-                self.shared_bytes_sent += frame.nbytes
+                self.counts["shared_bytes_sent"] += frame.nbytes
             push = Push(frame.number, frame.rows, at, receipts, pull)
             self.outgoing.append(encode(push, None if at else frame.payload(), self.sent))
             most -= frame.nbytes

@@ -55,8 +55,8 @@ _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 
 class LinkSocket:
-    """Connection number `session` of a link; a new one is a new object. Used by one thread at a time. `passed` counts
-    bytes sent and received.
+    """Connection number `session` of a link; a new one is a new object. Used by one thread at a time. Its
+    bytes are added to the link's `counts`.
 
     `fd` becomes readable when a message arrives, and any use of the socket may clear that. `is_unread` says that the
     socket was used since it was last empty, so a message may be there. `monitor_fd` is the monitor's descriptor, which
@@ -68,16 +68,16 @@ class LinkSocket:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
+        counts: dict[str, int],
+        session: int,
         keys: tuple[CurveKeys, str] | None = None,
-        passed: list[int] | None = None,
-        session: int = 1,
     ) -> None:
         self.session = session
         self.handshake_error: tuple[str, bool] | None = None
         self.handover: Handover | None = None
         """By which the shard and the client have each other's memory."""
         self._key = None if keys is None else keys[0].public
-        self._passed = [0, 0] if passed is None else passed
+        self._counts = counts
         self.is_unread = True
         self._is_reading = False
         """Whether large parts were sent, which libzmq reads where they are."""
@@ -128,7 +128,7 @@ class LinkSocket:
                 if size >= COPIED_BYTES:
                     self._is_reading = True
                 self._send(part, flags, size < COPIED_BYTES)
-                self._passed[0] += size
+                self._counts["bytes_sent"] += size
         except zmq.Again:
             return False
         return True
@@ -149,7 +149,7 @@ class LinkSocket:
             frame = self.socket.recv(NOW, copy=False)
             parts.append(frame.buffer)
         for part in parts:
-            self._passed[1] += part.nbytes
+            self._counts["bytes_received"] += part.nbytes
         return parts
 
     def moves(self) -> bool:
@@ -250,8 +250,6 @@ class ClientSockets:
         self._sockets: dict[int, LinkSocket] = {}
         self._unshared: set[int] = set()
         """Shards that are not offered the client's memory: what one has answered could not be used."""
-        self.passed = [[0, 0] for _ in self._endpoints]
-        """Bytes that passed the sockets to each shard, sent and received."""
 
     def begin(self, now: float) -> None:
         """Begins what was submitted, of much some of it. An operation is taken out once it has begun: whatever is
@@ -377,9 +375,9 @@ class ClientSockets:
     def _connect(self, link: ClientLink) -> LinkSocket | None:
         """The socket of a connection that begins; None where there can be none now."""
         self._drop(link.shard, 0)
-        endpoint, keys, passed = self._endpoints[link.shard], self._keys.get(link.shard), self.passed[link.shard]
+        endpoint, keys = self._endpoints[link.shard], self._keys.get(link.shard)
         try:
-            made = self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys, passed, link.session)
+            made = self._sockets[link.shard] = LinkSocket(self._context, endpoint, link.counts, link.session, keys)
         except zmq.ZMQError as error:
             now = self.core.tick_at = time.monotonic()
             link.handshake_failed(str(error), now, may_pass=error.errno in _SHORTAGES)

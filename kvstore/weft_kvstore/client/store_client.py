@@ -139,14 +139,8 @@ class StoreClient(Store):
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._core.links[shard]
-        sent, received = self._sockets.passed[shard]
         return LinkStatistics(
-            bytes_sent=sent,
-            bytes_received=received,
-            payload_bytes_sent=link.payload_bytes_sent,
-            payload_bytes_received=link.payload_bytes_received,
-            frames_sent=link.frames_sent,
-            frames_received=link.frames_received,
+            **link.counts,
             queued_slices=link.outbox.queued_slices,
             queued_bytes=link.outbox.queued_bytes,
             in_flight_bytes=link.outbox.in_flight_bytes,
@@ -157,8 +151,6 @@ class StoreClient(Store):
             trouble=None if link.trouble is None else str(link.trouble),
             refused=link.state is LinkState.REFUSED,
             taken=isinstance(link.trouble, SlotTakenError),
-            shared_bytes_sent=link.shared_bytes_sent,
-            shared_bytes_received=link.shared_bytes_received,
             same_host=link.outbox.shared,
         )
 

@@ -12,15 +12,20 @@ from free_ports import free_port
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client import sockets
+from weft_kvstore.client.link import COUNTED
 from weft_kvstore.client.sockets import LinkSocket
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import COPIED_BYTES, LinkSettings
 
 
+def connected(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> LinkSocket:
+    return LinkSocket(context, endpoint, dict.fromkeys(COUNTED, 0), 1)
+
+
 def test_a_descriptor_that_tells_of_something_else_than_a_message_leaves_nothing_unread() -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
         port = shard.bind_to_random_port("tcp://127.0.0.1")
-        link = LinkSocket(context, f"tcp://127.0.0.1:{port}")
+        link = connected(context, f"tcp://127.0.0.1:{port}")
         try:
             assert link.receive(is_readable=True) is None
             assert not link.is_unread
@@ -39,7 +44,7 @@ def test_a_descriptor_that_tells_of_something_else_than_a_message_leaves_nothing
 def test_a_connection_that_cannot_be_made_is_told_at_once() -> None:
     """By the monitor's descriptor, to who waits for nothing else."""
     with zmq.Context() as context:
-        link_socket = LinkSocket(context, f"tcp://127.0.0.1:{free_port()}")
+        link_socket = connected(context, f"tcp://127.0.0.1:{free_port()}")
         try:
             assert select.select([link_socket.monitor_fd], [], [], WAIT_S)[0]
             assert link_socket.broke()
@@ -52,7 +57,7 @@ def test_no_two_monitors_have_one_name_as_libzmq_forgets_it_after_the_descriptor
         endpoint = f"tcp://127.0.0.1:{shard.bind_to_random_port('tcp://127.0.0.1')}"
         names = set()
         for _ in range(20):
-            link = LinkSocket(context, endpoint)
+            link = connected(context, endpoint)
             names.add(link.monitor.get(zmq.LAST_ENDPOINT))
             link.close()
         assert len(names) == 20
@@ -63,7 +68,7 @@ def test_a_close_that_a_signals_handler_breaks_off_leaves_no_socket(monkeypatch:
         raise SystemExit
 
     with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
-        link = LinkSocket(context, f"tcp://127.0.0.1:{shard.bind_to_random_port('tcp://127.0.0.1')}")
+        link = connected(context, f"tcp://127.0.0.1:{shard.bind_to_random_port('tcp://127.0.0.1')}")
         link.send([b"hello", bytes(COPIED_BYTES)])
         monkeypatch.setattr(sockets, "recv_monitor_message", raising)
         with pytest.raises(SystemExit):

@@ -256,9 +256,9 @@ def test_a_large_push_is_on_its_way_when_the_pull_behind_it_is_asked_for_and_lea
         with monkeypatch.context() as patch:
             patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
             push = client.push("large", 0, gradient)
-            assert (link.payload_bytes_sent, link.outbox.queued_bytes) == (BURST_BYTES, 3 * BURST_BYTES)
+            assert (link.counts["payload_bytes_sent"], link.outbox.queued_bytes) == (BURST_BYTES, 3 * BURST_BYTES)
             pull = client.pull("large", 1)
-            assert (link.payload_bytes_sent, link.outbox.queued_bytes) == (4 * BURST_BYTES, 0)
+            assert (link.counts["payload_bytes_sent"], link.outbox.queued_bytes) == (4 * BURST_BYTES, 0)
             assert link.requests, "the pull has left before the rest of the push"
             assert pull.result(WAIT_S).shape == gradient.shape
             push.result(WAIT_S)
