@@ -241,7 +241,7 @@ class ClientCore:
                 link.new_requests.append(operation)
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
-        """One message of a shard. A malformed one makes the shard refused for good."""
+        """One message of a shard, which a malformed one makes refused for good, unless the shard was there before."""
         link = self.links[shard]
         if link.state is LinkState.REFUSED:
             return
@@ -262,7 +262,11 @@ class ClientCore:
             ):
                 self.tick_at = now
         except ProtocolError as error:
-            link.refuse(StoreLostError(f"{link.name} sent what is no message: {error}"))
+            trouble = StoreLostError(f"{link.name} sent what is no message: {error}")
+            if link.welcome is None or link.state is LinkState.OPEN:
+                link.refuse(trouble)
+            else:  # It may be of a proxy, or of another server in the shard's place.
+                link.disconnected(now, trouble)
             self.tick_at = now
 
     def _on_control(self, link: ClientLink, message: Reply, now: float) -> bool:

@@ -88,6 +88,7 @@ class LinkSocket:
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
         self.socket.linger = 0
+        self.socket.ipv6 = "[" in endpoint
         self.socket.sndhwm = 0  # The outbox's credit is the bound.
         self.socket.rcvhwm = 0
         # A connection that libzmq made anew by itself would lack its Hello; the link says when to try again.

@@ -70,6 +70,7 @@ class Router:
         self.socket.handshake_ivl = HANDSHAKE_MS
         self.socket.tcp_keepalive = 1  # A client whose machine is gone does not keep its connection for ever.
         self.socket.tcp_keepalive_idle = KEEPALIVE_S
+        self.socket.ipv6 = "[" in bind
         self._authenticator = authenticator
         self.connections = Connections(self.socket)
         try:

@@ -750,6 +750,23 @@ def test_values_in_memory_that_is_not_shared_any_more_break_the_connection_and_n
     assert "Values.at: the shard shares no memory" in str(link.trouble)
 
 
+def test_what_another_server_says_before_a_welcome_breaks_the_connection_and_not_the_store() -> None:
+    """As a proxy's own page while its shard is away."""
+    simulation = Simulation(described(zero("w", (4,), 1), slots=1), LINK)
+    store, client = simulation.stores[0], simulation.clients[0]
+    ended(simulation, store.pull("w", 0))
+    link = client.links[0]
+    simulation.cut(0, 0)
+    simulation.now = link.next_tick()
+    client.tick(simulation.now)
+    assert link.state is LinkState.HANDSHAKE
+    client.receive(0, [b"400 Bad Request"], simulation.now)
+    assert link.state is LinkState.DOWN
+    assert "sent what is no message" in str(link.trouble)
+    assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
+    assert (link.state, link.trouble) == (LinkState.OPEN, None)
+
+
 def refused_push(shards: int = 1) -> tuple[Simulation, ClientCore, Future[None]]:
     """A push of two large frames for each shard, as one of them has refused the first: the other has left too."""
     count = 2 * shards * COPIED_BYTES // 4

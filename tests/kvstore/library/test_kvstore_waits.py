@@ -41,6 +41,18 @@ def test_a_second_worker_of_a_slot_is_told_that_it_is_taken(caplog: pytest.LogCa
     assert caplog.records == []
 
 
+def test_a_shard_is_reached_at_an_address_of_ipv6() -> None:
+    description = describe({"w": Key((3,), initializer=0.0)}, shards=["tcp://[::1]:0"], rule="sgd", lr=1.0)
+    try:
+        server = ShardServer("tcp://[::1]:0")
+    except StoreError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    with server:
+        server.open(description, 0)
+        with KVStore.connect(description, 0, endpoints=[server.endpoint]) as store:
+            assert store.pushpull("w", np.ones(3, np.float32)).result(WAIT_S).tolist() == [-1.0] * 3
+
+
 def test_a_client_that_fails_while_it_waits_for_shards_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     monkeypatch.setattr(ClientSockets, "receive", Mock(side_effect=ArithmeticError("no")))
