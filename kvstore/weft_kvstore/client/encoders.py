@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
-from weft_kvstore.client.plan import KeySet, PlanSegment
+from weft_kvstore.client.plan import KeyPlan, KeySet, PlanSegment
 from weft_kvstore.compression import Codec, SliceCodec
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
@@ -26,12 +26,12 @@ class EncodedSegment:
     """A `Source` of a segment of `arrays`, gradients of a step by their position in the call, with the encoder of each
     that keeps a residual. Slices leave in their order, so that the first `_made` of them have bytes."""
 
-    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_kept", "_made", "_scale", "_segment", "_step")
+    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_kept", "_made", "_plan", "_scale", "_segment", "_step")
 
     def __init__(
         self,
+        plan: KeyPlan,
         segment: PlanSegment,
-        codec: SliceCodec,
         arrays: Sequence[Array],
         encoders: Sequence[KeyEncoder | None],
         *,
@@ -39,20 +39,18 @@ class EncodedSegment:
         scale: float,
     ) -> None:
         """`scale`: what gradients that keep a residual are divided by."""
+        assert segment.pushed is not None
+        self._plan = plan
         self._segment = segment
-        self._codec = codec
+        self._codec = segment.pushed
         self._arrays = arrays
         self._encoders = encoders
         self._step = step
         self._scale = scale
-        self._kept = {
-            part.position: kept
-            for part in segment.parts
-            if (one := encoders[part.position]) is not None and (kept := one.failed.get(step))
-        }
+        self._kept = [{} if one is None else one.failed.get(step, {}) for one in encoders]
         """By position of a key: the bytes of slices that were encoded when the step was pushed before."""
         self._made = 0
-        self._buffer = np.empty(int(codec.begins[-1]), np.uint8)
+        self._buffer = np.empty(int(self._codec.begins[-1]), np.uint8)
 
     def read(self, start: int, stop: int) -> Sequence[Buffer]:
         last = int(np.searchsorted(self._codec.begins, stop))
@@ -62,33 +60,37 @@ class EncodedSegment:
 
     def keep(self) -> None:
         """Its push has failed: what was encoded is sent again as it is."""
-        segment, begins = self._segment, self._codec.begins.tolist()
-        for part, origin, end in zip(segment.parts, segment.part_slices, segment.part_slices[1:], strict=False):
-            encoder = self._encoders[part.position]
+        begins = self._codec.begins.tolist()
+        for one in range(self._made):
+            position, element, _ = self._key_at(one)
+            encoder = self._encoders[position]
             if encoder is not None:
-                for one in range(origin, min(end, self._made)):
-                    slice_ = part.key_slice + one - origin
-                    encoder.failed[self._step][slice_] = self._buffer[begins[one] : begins[one + 1]]
+                encoder.failed[self._step][encoder.slice_at(element)] = self._buffer[begins[one] : begins[one + 1]]
+
+    def _key_at(self, slice_: int) -> tuple[int, int, int]:
+        """Of a slice of the segment: the position of its key, its first element there, and the first slice behind it
+        that is not of that part of the key."""
+        plan, bounds = self._plan, self._segment.bounds
+        start = int(bounds[slice_])
+        number = bisect_right(plan.starts, start) - 1
+        part = plan.parts[number]
+        element = (part.start + start - plan.starts[number]) // self._arrays[part.position].itemsize
+        return part.position, element, int(bounds.searchsorted(plan.starts[number + 1]))
 
     def _encode(self, first: int, stop: int) -> int:
         """Encodes slices of the segment that are of one key. The first one behind them."""
-        segment, begins = self._segment, self._codec.begins
-        number = bisect_right(segment.part_slices, first) - 1
-        stop = min(stop, segment.part_slices[number + 1])
-        part, origin = segment.parts[number], segment.part_slices[number]
-        at = part.key_slice + first - origin
-        if kept := self._kept.get(part.position):
+        position, element, end = self._key_at(first)
+        codec, encoder, stop = self._codec, self._encoders[position], min(stop, end)
+        at = 0 if encoder is None else encoder.slice_at(element)
+        if kept := self._kept[position]:
             if at in kept:
-                self._buffer[begins[first] : begins[first + 1]] = kept[at]
+                self._buffer[codec.begins[first] : codec.begins[first + 1]] = kept[at]
                 return first + 1
             stop = next((one for one in range(first + 1, stop) if at + one - first in kept), stop)
-        flat = self._arrays[part.position].reshape(-1)
-        base = part.start // flat.itemsize - int(self._codec.bounds[origin])
-        elements = flat[base + int(self._codec.bounds[first]) : base + int(self._codec.bounds[stop])]
-        out = self._buffer[begins[first] : begins[stop]]
-        encoder = self._encoders[part.position]
+        elements = self._arrays[position].reshape(-1)[element : element + codec.bounds[stop] - codec.bounds[first]]
+        out = self._buffer[codec.begins[first] : codec.begins[stop]]
         if encoder is None:
-            self._codec.encode(first, stop, elements, out=out)
+            codec.encode(first, stop, elements, out=out)
         else:
             encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out)
         return stop
@@ -163,6 +165,10 @@ class KeyEncoder(SliceCodec):
         self.failed: dict[int, dict[int, Array]] = {}
         """By step what was encoded in pushes that failed, by slice, until the step was pushed again or shards have
         taken one that they take only after it."""
+
+    def slice_at(self, element: int) -> int:
+        """The slice that begins with an element of the key."""
+        return int(self.bounds.searchsorted(element))
 
     def encode_step(
         self, step: int, first: int, stop: int, elements: Array, *, scale: float = 1.0, out: Array | None = None

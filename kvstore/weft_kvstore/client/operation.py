@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -11,7 +11,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
-from weft_kvstore.client.plan import KeyPlan, KeySet, PlanSegment, source_of
+from weft_kvstore.client.plan import CallSource, KeyPlan, KeySet, PlanSegment
 from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.futures import StoreFuture
@@ -263,7 +263,7 @@ class PushPull(Operation):
 # What is the same in every call of the same keys is in their plan; a call does nothing for each slice.
 
 
-_FIRST = attrgetter("first")
+_FIRST = attrgetter("bucket", "first")
 
 
 class KeyOperation(PushPull):
@@ -285,14 +285,11 @@ class KeyOperation(PushPull):
             """For each of `names`, or the value: an array for each key."""
             self._received = bytearray(count * plan.total)
             """A byte for each array and slice of the plan, 1 once it has come."""
-            self._versions: Array | None = np.empty(plan.total, np.int64) if self.with_versions else None
+            self._versions: list[set[int]] = [set() for _ in self.keys.names] if self.with_versions else []
+            """By key: the versions of what has come."""
             # Encoded where training goes on with them: what is kept, or read for itself, is as the shard has it.
             self.may_be_compressed = (
-                plan.has_pulled
-                and self.reading is Reading.OWN
-                and self.version > 0
-                and self.names is None
-                and not self.as_kept
+                self.reading is Reading.OWN and self.version > 0 and self.names is None and not self.as_kept
             )
         if self.payload_kind is not None:
             self._make_segments(plan, encoders)
@@ -308,18 +305,14 @@ class KeyOperation(PushPull):
         self.segments = {}
         if encoders is not None and plan.has_pushed and kind is _GRADIENT:
             self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []
+        of_call: Source = CallSource(plan, arrays)
         for shard, segments in plan.segments.items():
             mine = self.segments[shard] = []
             for segment in segments:
-                source: Source
-                if self._encoders is None or segment.pushed is None:
-                    bounds, source = segment.bounds, source_of(segment, arrays)
-                else:
-                    bounds = segment.pushed.begins
-                    scale = self._encoders.scale
-                    source = EncodedSegment(
-                        segment, segment.pushed, arrays, self._key_encoders, step=self.step, scale=scale
-                    )
+                bounds, source = segment.bounds, of_call
+                if self._encoders is not None and segment.pushed is not None:
+                    bounds, scale = segment.pushed.begins, self._encoders.scale
+                    source = EncodedSegment(plan, segment, arrays, self._key_encoders, step=self.step, scale=scale)
                     self._encoded.append(source)
                 entry = SentEntry(kind, number, segment.bucket, self.step, self.array)
                 priorities = segment.priorities
@@ -344,33 +337,29 @@ class KeyOperation(PushPull):
         if version != self.version:
             self.check_version(version)
         plan = self._plan
-        segments = plan.of_bucket.get((shard, bucket))
+        segments = plan.segments.get(shard)
         segment = None
         if segments:
-            at = 0 if len(segments) == 1 else max(bisect_right(segments, first, key=_FIRST) - 1, 0)
-            segment = segments[at]
+            segment = segments[0 if len(segments) == 1 else bisect_right(segments, (bucket, first), key=_FIRST) - 1]
         beyond = segment is None or first < segment.first or first + count > segment.first + segment.count
-        if segment is None or beyond or array >= len(self._arrays):
+        if segment is None or beyond or bucket != segment.bucket or array >= len(self._arrays):
             asked = [f"slices {one} to {one + n - 1} of bucket {of}" for of, one, n, _ in self.asked.get(shard, [])[:4]]
             raise ProtocolError(
                 f"Values.first: {_slices(received)}, array {array}; {self} asks shard {shard} for "
                 f"{', '.join(asked) or 'none'} and {len(self._arrays)} arrays"
             )
         first -= segment.first
-        is_whole = count == segment.count
-        start, end = 0, segment.starts[-1]
-        if not is_whole:
-            start, end = int(segment.bounds[first]), int(segment.bounds[first + count])
+        start, end = int(segment.bounds[first]), int(segment.bounds[first + count])
         if compressed:
             payload = self._decoded(segment, received, payload)
         if end - start != payload.nbytes:
             detail = f"{_slices(received)} have {end - start} in {self}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
-        segment.write(start, end, payload, self._arrays[array])
-        first += segment.call_slice
-        if self._versions is not None:
-            self._versions[first : first + count] = version
-        first += array * plan.total
+        plan.write(start, end, payload, self._arrays[array])
+        if self._versions:
+            for part in plan.parts[bisect_right(plan.starts, start) - 1 : bisect_left(plan.starts, end)]:
+                self._versions[part.position].add(version)
+        first += segment.number + array * plan.total
         fresh = self._received.count(0, first, first + count)
         self._received[first : first + count] = b"\1" * count
         return fresh
@@ -397,20 +386,9 @@ class KeyOperation(PushPull):
             return {name: arrays[0] for name, arrays in zip(self.names, self._arrays, strict=True)}
         arrays = self._arrays[0]
         if self.with_versions:
-            return Pulled(arrays, *self._key_versions())
+            versions = [some or {self.version} for some in self._versions]
+            return Pulled(arrays, np.array([*map(min, versions)], np.int64), np.array([*map(max, versions)], np.int64))
         return arrays[0] if self.keys.single else arrays
-
-    def _key_versions(self) -> tuple[Array, Array]:
-        """The lowest and the highest version of each key's slices, (keys) int64; of a key without any, the one asked
-        for."""
-        assert self._versions is not None
-        found: list[list[Array]] = [[] for _ in self.keys.names]
-        for segment in [one for some in self._plan.segments.values() for one in some]:
-            slices = self._versions[segment.call_slice : segment.call_slice + segment.count]
-            for part, begin, end in zip(segment.parts, segment.part_slices, segment.part_slices[1:], strict=False):
-                found[part.position].append(slices[begin:end])
-        versions = [np.concatenate(some) if some else np.array([self.version]) for some in found]
-        return np.array([one.min() for one in versions], np.int64), np.array([one.max() for one in versions], np.int64)
 
     def close(self) -> None:
         self.arrays = ()

@@ -4,228 +4,160 @@ as they are sent, and where pulled ones go. Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, Buffer
-from weft_kvstore.compression import Codec, SliceCodec
+from weft_kvstore.compression import SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing, RowLayout, row_layout
-from weft_kvstore.wire.outbox import BufferSource, Source
 
-# --- A range of slices that some keys of a call have on a shard -------------------------------------------------------
+# --- Where the values of some keys lie on the shards, as segments of buckets that are as long as can be ---------------
+# Made once for a set of keys and used by every push and pull of them, so that a call does nothing for each slice. A
+# call's slices are numbered through, and so are its bytes: by shard, bucket, and slice of the bucket.
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """What a segment has of a key: bytes `start` to `stop` of the value of the key at `position` in the call, from the
-    key's slice number `key_slice` on; `whole` where that is all of it."""
+    """Bytes of the value of the key at `position` in the call, from its byte `start` on; `whole` where they are all."""
 
     position: int
-    key_slice: int
     start: int
-    stop: int
     whole: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanSegment:
     """Adjacent slices of what a shard has of a bucket, which numbers them from `first` on; the call numbers them from
-    `call_slice` on.
+    `number` on.
 
-    Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the segment, and priority `priorities[i]`; where all
-    have one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i
-    begins at byte `starts[i]` and slice `part_slices[i]` of the segment, and the last one ends at the last of these.
-    `pushed` and `pulled`: what its gradients, and its values, may be encoded with; None as they are.
+    Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the call, and priority `priorities[i]`; where all have
+    one, it is `priority` and they are None. `pushed` and `pulled`: what its gradients, and its values, may be encoded
+    with; None as they are.
     """
 
     bucket: int
     first: int
     count: int
-    call_slice: int
+    number: int
     bounds: Array
     priority: int
     priorities: Array | None
-    parts: tuple[KeyPart, ...]
-    starts: tuple[int, ...]
-    part_slices: tuple[int, ...]
     pushed: SliceCodec | None
     pulled: SliceCodec | None
-
-    def write(self, start: int, stop: int, payload: memoryview, arrays: Sequence[Array]) -> None:
-        """Copies bytes `start` to `stop` of the segment to where they belong in a call's C-contiguous arrays."""
-        first = bisect_right(self.starts, start) - 1 if start else 0
-        for number in range(first, len(self.parts)):
-            part, begin, end = self.parts[number], self.starts[number], self.starts[number + 1]
-            memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
-            if part.whole and start <= begin and end <= stop:
-                memory[:] = payload[begin - start : end - start]
-            elif begin < stop:
-                low, high, shift = max(begin, start), min(end, stop), part.start - begin
-                memory[low + shift : high + shift] = payload[low - start : high - start]
-            else:
-                break
-
-
-# --- The bytes of a segment over the arrays of some keys, without a look at each array before it is sent --------------
-
-
-class JoinedArrays:
-    """Parts one behind the other: C-contiguous arrays, or views of some of their bytes. Part i has the segment's bytes
-    `starts[i]` to `starts[i + 1]`."""
-
-    __slots__ = ("_parts", "_starts")
-
-    def __init__(self, parts: list[Any], starts: Sequence[int]) -> None:
-        self._parts = parts
-        self._starts = starts
-
-    def read(self, start: int, stop: int) -> Sequence[Buffer]:
-        first = bisect_right(self._starts, start) - 1
-        last = bisect_left(self._starts, stop) - 1
-        if first >= last:
-            return (self._some(first, start, stop),)
-        found = self._parts[first : last + 1]
-        if start > self._starts[first]:
-            found[0] = self._some(first, start, self._starts[first + 1])
-        if stop < self._starts[last + 1]:
-            found[-1] = self._some(last, self._starts[last], stop)
-        return found
-
-    def _some(self, number: int, start: int, stop: int) -> memoryview:
-        begin = self._starts[number]
-        return memoryview(self._parts[number]).cast("B")[start - begin : stop - begin]
-
-
-def source_of(segment: PlanSegment, arrays: Sequence[Array]) -> Source:
-    """What a segment has of the arrays of a call, which are in the order of its keys."""
-    if len(segment.parts) == 1:
-        (part,) = segment.parts
-        memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
-        return BufferSource(memory if part.whole else memory[part.start : part.stop])
-    parts: list[Any] = [arrays[part.position] for part in segment.parts]
-    for number, part in enumerate(segment.parts):
-        if not part.whole:
-            parts[number] = memoryview(parts[number]).cast("B")[part.start : part.stop]
-    return JoinedArrays(parts, segment.starts)
-
-
-# --- Where the values of some keys lie on the shards, as segments of buckets that are as long as can be ---------------
-# Made once for a set of keys and used by every push and pull of them, so that a call does nothing for each slice.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyPlan:
-    """`segments` by shard, and `of_bucket` by shard and bucket, ascending; `asks` is what a pull asks a shard for,
-    (bucket, first slice, slices, 0); `counts` how many slices each shard has, `total` how many there are. `has_pushed`
-    and `has_pulled`: whether gradients, or values, of any of the keys travel encoded.
+    """`segments` by shard, ascending by bucket and slice; `asks` is what a pull asks a shard for, (bucket, first slice,
+    slices, 0); `counts` how many slices each shard has, `total` how many there are. `parts` of keys lie one behind the
+    other: part i has bytes `starts[i]` to `starts[i + 1]`. `has_pushed`: whether gradients of any of the keys travel
+    encoded.
     """
 
-    segments: Mapping[int, tuple[PlanSegment, ...]]
-    of_bucket: Mapping[tuple[int, int], Sequence[PlanSegment]]
+    segments: Mapping[int, Sequence[PlanSegment]]
     asks: Mapping[int, list[tuple[int, int, int, int]]]
     counts: Mapping[int, int]
     total: int
+    parts: Sequence[KeyPart]
+    starts: Sequence[int]
     has_pushed: bool
-    has_pulled: bool
+
+    def write(self, start: int, stop: int, payload: memoryview, arrays: Sequence[Array]) -> None:
+        """Copies bytes `start` to `stop` to where they belong in a call's C-contiguous arrays."""
+        starts, at = self.starts, 0
+        number = bisect_right(starts, start) - 1
+        while start < stop:
+            part, end = self.parts[number], starts[number + 1]
+            nbytes, low = (end if end < stop else stop) - start, part.start + start - starts[number]
+            memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
+            memory[low : low + nbytes] = payload[at : at + nbytes]
+            start, at, number = end, at + nbytes, number + 1
+
+
+class CallSource:
+    """The bytes of a call's C-contiguous arrays, none of which is looked at before it is sent."""
+
+    __slots__ = ("_arrays", "_plan")
+
+    def __init__(self, plan: KeyPlan, arrays: Sequence[Array]) -> None:
+        self._plan = plan
+        self._arrays = arrays
+
+    def read(self, start: int, stop: int) -> Sequence[Buffer]:
+        parts, starts, found = self._plan.parts, self._plan.starts, []
+        number = bisect_right(starts, start) - 1
+        is_one = stop <= starts[number + 1]
+        while start < stop:
+            part, end = parts[number], starts[number + 1]
+            memory: Any = self._arrays[part.position]
+            if is_one or not part.whole or stop < end or start > starts[number]:
+                low = part.start + start - starts[number]
+                memory = memoryview(memory).cast("B")[low : low + (end if end < stop else stop) - start]
+            found.append(memory)
+            start, number = end, number + 1
+        return found
 
 
 def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
     """The plan of the keys at these indices of the description, which are distinct."""
-    here: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for position, key_index in enumerate(key_indices):
-        for shard, first in routing.first_in_bucket[key_index].items():
-            here.setdefault((shard, routing.bucket_of[key_index]), []).append((first, position))
+    parts, starts = [], [0]
+    adjacent: list[tuple[int, int, int, int]] = []
+    """Shard, bucket, first slice and stop."""
+    for shard, bucket, first, position in sorted(
+        (shard, routing.bucket_of[key_index], first, position)
+        for position, key_index in enumerate(key_indices)
+        for shard, first in routing.first_in_bucket[key_index].items()
+    ):
+        slices, own = routing.slices[key_indices[position]], routing.ranges[key_indices[position]][shard]
+        parts.append(KeyPart(position, slices.start(own.start), len(own) == slices.count))
+        starts.append(starts[-1] + slices.length(own.start, len(own)))
+        begin = first
+        if adjacent and (adjacent[-1][0], adjacent[-1][1], adjacent[-1][3]) == (shard, bucket, first):
+            begin = adjacent.pop()[2]
+        adjacent.append((shard, bucket, begin, first + len(own)))
     segments: dict[int, list[PlanSegment]] = {}
-    total = 0
-    for shard, bucket in sorted(here):
-        for adjacent in _adjacent(routing, key_indices, shard, sorted(here[shard, bucket])):
-            made = _segment(routing, key_indices, adjacent, shard=shard, bucket=bucket, call_slice=total)
-            segments.setdefault(shard, []).append(made)
-            total += made.count
-    found = {shard: tuple(some) for shard, some in segments.items()}
-    in_order = [segment for some in found.values() for segment in some]
-    of_bucket: dict[tuple[int, int], list[PlanSegment]] = {}
-    for shard, some in found.items():
-        for segment in some:
-            of_bucket.setdefault((shard, segment.bucket), []).append(segment)
+    total = start = 0
+    for shard, bucket, first, stop in adjacent:
+        layout = routing.buckets[bucket]
+        held = layout.parts[shard]
+        bounds, priorities = held.bounds[first : stop + 1] - held.bounds[first], held.priorities[first:stop]
+        pushed, pulled = (
+            None if codec is None else SliceCodec(codec, bounds // codec.dtype.itemsize)
+            for codec in (layout.pushed, layout.pulled)
+        )
+        segments.setdefault(shard, []).append(
+            PlanSegment(
+                bucket=bucket,
+                first=first,
+                count=stop - first,
+                number=total,
+                bounds=bounds + start,
+                priority=int(priorities[0]),
+                priorities=None if priorities[0] == priorities[-1] else priorities,
+                pushed=pushed,
+                pulled=pulled,
+            )
+        )
+        total += stop - first
+        start += int(bounds[-1])
     return KeyPlan(
-        segments=found,
-        of_bucket=of_bucket,
-        asks={
-            shard: [(segment.bucket, segment.first, segment.count, 0) for segment in some]
-            for shard, some in found.items()
-        },
-        counts={shard: sum(segment.count for segment in some) for shard, some in found.items()},
+        segments=segments,
+        asks={shard: [(one.bucket, one.first, one.count, 0) for one in some] for shard, some in segments.items()},
+        counts={shard: sum(one.count for one in some) for shard, some in segments.items()},
         total=total,
-        has_pushed=any(segment.pushed is not None for segment in in_order),
-        has_pulled=any(segment.pulled is not None for segment in in_order),
+        parts=parts,
+        starts=starts,
+        has_pushed=any(one.pushed is not None for some in segments.values() for one in some),
     )
-
-
-def _adjacent(
-    routing: Routing, key_indices: Sequence[int], shard: int, keys: Iterable[tuple[int, int]]
-) -> list[list[tuple[int, int]]]:
-    """Keys (first slice, position) in ascending order, in groups of which each continues the one before it."""
-    groups: list[list[tuple[int, int]]] = []
-    stop = -1
-    for first, position in keys:
-        if first != stop:
-            groups.append([])
-        groups[-1].append((first, position))
-        stop = first + len(routing.ranges[key_indices[position]][shard])
-    return groups
-
-
-def _segment(
-    routing: Routing,
-    key_indices: Sequence[int],
-    keys: Sequence[tuple[int, int]],
-    *,
-    shard: int,
-    bucket: int,
-    call_slice: int,
-) -> PlanSegment:
-    held = routing.buckets[bucket].parts[shard]
-    first = keys[0][0]
-    stop = keys[-1][0] + len(routing.ranges[key_indices[keys[-1][1]]][shard])
-    priorities = held.priorities[first:stop]
-    parts = []
-    for _, position in keys:
-        key_index = key_indices[position]
-        slices, own = routing.slices[key_index], routing.ranges[key_index][shard]
-        whole = len(own) == slices.count
-        parts.append(KeyPart(position, own.start, slices.start(own.start), slices.start(own.stop), whole))
-    starts = [0, *accumulate(part.stop - part.start for part in parts)]
-    bounds = held.bounds[first : stop + 1] - held.bounds[first]
-    return PlanSegment(
-        bucket=bucket,
-        first=first,
-        count=stop - first,
-        call_slice=call_slice,
-        bounds=bounds,
-        priority=int(priorities[0]),
-        priorities=None if priorities[0] == priorities[-1] else priorities,
-        parts=tuple(parts),
-        starts=tuple(starts),
-        part_slices=(*(one - first for one, _ in keys), stop - first),
-        pushed=_codec(routing.buckets[bucket].pushed, bounds),
-        pulled=_codec(routing.buckets[bucket].pulled, bounds),
-    )
-
-
-def _codec(codec: Codec | None, bounds: Array) -> SliceCodec | None:
-    """For slices that begin at these bytes."""
-    return None if codec is None else SliceCodec(codec, bounds // codec.dtype.itemsize)
 
 
 # --- The keys of a store as its callers name them: found, checked, and remembered for every later call of them --------

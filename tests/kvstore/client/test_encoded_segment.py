@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compressed_store import KINDS, compressed_store
 from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
-from weft_kvstore.client.plan import KeySet, PlanSegment
+from weft_kvstore.client.plan import KeyPart, KeySet, PlanSegment
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.sharding import codec_of, routing_of
 
@@ -46,20 +46,26 @@ class Sender:
     def encoded(self, step: int, gradients: list[Array]) -> list[EncodedSegment]:
         encoders = self.begun = self.encoders.begin(self.keys, step)
         found = []
+        plan = self.keys.plan(self.routing)
         for segment in self.segments:
-            assert segment.pushed is not None
-            found.append(EncodedSegment(segment, segment.pushed, gradients, encoders, step=step, scale=SCALE))
+            found.append(EncodedSegment(plan, segment, gradients, encoders, step=step, scale=SCALE))
         return found
+
+    def parts(self, segment: PlanSegment) -> list[tuple[KeyPart, int]]:
+        """The parts of keys in a segment, each with its bytes."""
+        plan = self.keys.plan(self.routing)
+        parts = zip(plan.parts, plan.starts, plan.starts[1:], strict=False)
+        return [(part, stop - start) for part, start, stop in parts if segment.bounds[0] <= start < segment.bounds[-1]]
 
     def plain(self, segment: PlanSegment, gradients: list[Array]) -> list[bytes]:
         """Each slice's bytes."""
         found = []
-        for part in segment.parts:
+        for part, nbytes in self.parts(segment):
             cut = self.routing.slices[self.keys.key_indices[part.position]]
             flat = gradients[part.position].reshape(-1)
             codec = codec_of(self.setting, flat.dtype)
-            index = part.key_slice
-            while cut.start(index) < part.stop:
+            index = part.start // cut.step_bytes
+            while cut.start(index) < part.start + nbytes:
                 some = flat[cut.start(index) // flat.itemsize : cut.start(index + 1) // flat.itemsize].copy()
                 owed = self.owed.setdefault(
                     (part.position, index), np.zeros_like(some) if self.setting.residual else None
@@ -156,9 +162,10 @@ def test_a_gradient_of_any_rank_is_encoded_in_its_order_and_is_not_written() -> 
     gradient.flags.writeable = False
     decoded = []
     for source, segment in zip(sender.encoded(0, [gradient]), sender.segments, strict=True):
+        ((part, _),) = sender.parts(segment)
         codec = segment.pushed
         assert codec is not None
         payload = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
-        decoded.append((segment.parts[0].start, codec.decode(0, segment.count, payload)))
+        decoded.append((part.start, codec.decode(0, segment.count, payload)))
     found = np.concatenate([some for _, some in sorted(decoded, key=lambda one: one[0])])
     assert np.allclose(found * SCALE, gradient.reshape(-1), rtol=2**-8)

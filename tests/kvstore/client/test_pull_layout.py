@@ -40,18 +40,16 @@ def values_of(shapes: list[tuple[int, ...]], order: list[int], dtype: str) -> li
 
 
 def land(plan: KeyPlan, arrays: list[Array], values: list[Array], choose: random.Random) -> None:
-    """All bytes of all segments, in pieces of any length, in any order, some of them twice."""
-    pieces = []
-    for segment in (segment for some in plan.segments.values() for segment in some):
-        raw = b"".join(values[part.position].tobytes()[part.start : part.stop] for part in segment.parts)
-        cuts = sorted({0, len(raw), *(choose.randrange(len(raw)) for _ in range(4)), *segment.starts})
-        pieces += [(segment, low, high, raw[low:high]) for low, high in pairwise(cuts)]
-        pieces.append((segment, 0, len(raw), raw))
-        if choose.random() < 0.7:
-            pieces.pop()
+    """All bytes of a call, in pieces of any length, in any order, some of them twice."""
+    raw = b"".join(
+        values[part.position].tobytes()[part.start : part.start + stop - start]
+        for part, (start, stop) in zip(plan.parts, pairwise(plan.starts), strict=True)
+    )
+    cuts = sorted({0, len(raw), *(choose.randrange(len(raw) + 1) for _ in range(9)), *plan.starts})
+    pieces = [*pairwise(cuts), *([(0, len(raw))] if choose.random() < 0.3 else [])]
     choose.shuffle(pieces)
-    for segment, low, high, some in pieces:
-        segment.write(low, high, memoryview(some), arrays)
+    for low, high in pieces:
+        plan.write(low, high, memoryview(raw[low:high]), arrays)
 
 
 layouts = st.fixed_dictionaries(
@@ -83,7 +81,6 @@ def test_bytes_beyond_2_gib_land_where_they_belong() -> None:
     wide = 2**31 + 5 * 2**20 + 3
     plan = plan_of([(wide,)], order=[0], slice_bytes=1 << 24, dtype="int8")
     array = np.zeros(wide, np.int8)
-    ((segment,),) = plan.segments.values()
     for at in (0, 2**31 - 2, wide - 4):
-        segment.write(at, at + 4, memoryview(b"\1\2\3\4"), [array])
+        plan.write(at, at + 4, memoryview(b"\1\2\3\4"), [array])
         assert array[at : at + 4].tolist() == [1, 2, 3, 4]
