@@ -1,4 +1,4 @@
-"""The pieces below a shard's core: merging in a bucket, the work queue, the check of descriptions."""
+"""The pieces below a shard's core: merging in a bucket, and the work queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +16,6 @@ from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.bucket.sums import ADDED
 from weft_kvstore.bucket.update import PIECE_BYTES
-from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
@@ -170,47 +168,3 @@ def test_the_most_urgent_work_is_done_first_and_equals_in_order() -> None:
 
 def test_without_priorities_work_is_done_as_it_came() -> None:
     assert done_by((2, 1, 0), by_priority=False) == ["a", "a", "b", "b", "c", "c"]
-
-
-GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"lr": 1.0})
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"job": ""}, "job: expected `str` of length >= 1"),
-        ({"term": -1}, "term: expected `int` >= 0"),
-        ({"slots": 0}, "slots: expected `int` >= 1"),
-        ({"shards": ()}, "shards: none"),
-        ({"slice_bytes": 0}, "slice_bytes: expected `int` >= 1"),
-        ({"rule": "no"}, "rule: .*no.* is none of ada"),
-        ({"hyper": {"momentum": 0.5}}, "hyper: rule 'sgd' has no 'momentum'; it has lr, weight_decay"),
-        ({"keys": (GOOD.keys[0], GOOD.keys[0])}, "keys: 'w' is there twice"),
-    ],
-)
-def test_a_description_that_cannot_be_a_store_is_refused_by_field(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(DescriptionError, match=told):
-        check_description(msgspec.structs.replace(GOOD, **changed))
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"dtype": "complex64"}, r"keys\[0\].dtype: expected `str`"),
-        ({"dtype": "object"}, r"keys\[0\].dtype: expected `str`"),
-        ({"dtype": "int64"}, "key 'w': a rule updates floating-point values"),
-        ({"shape": (2, -1)}, r"keys\[0\].shape\[1\]: expected `int` >= 0"),
-        ({"slots": (0, 0)}, r"key 'w': slots \(0, 0\) name one twice"),
-        ({"slots": (0, 2)}, r"key 'w': slots \(0, 2\) are not all within 0 to 1"),
-    ],
-)
-def test_a_key_that_cannot_be_is_refused_by_name(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(DescriptionError, match=told):
-        check_description(msgspec.structs.replace(GOOD, keys=(msgspec.structs.replace(GOOD.keys[0], **changed),)))
-
-
-def test_the_digest_tells_descriptions_apart_but_not_endpoints_or_forms_of_a_number() -> None:
-    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, shards=("tcp://a:1", "tcp://b:2")))
-    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, hyper={"lr": 1}))
-    changes: list[dict[str, Any]] = [{"seed": 8}, {"shards": ("",)}, {"hyper": {"lr": 2.0}}, {"merge": Merge.ARRIVAL}]
-    assert len({digest(msgspec.structs.replace(GOOD, **changed)) for changed in [{}, *changes]}) == 5

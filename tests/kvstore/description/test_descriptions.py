@@ -32,7 +32,7 @@ from weft_graph.program import Update
 from weft_kernels.rules.compiled import compiled
 from weft_kernels.rules.record import Rule
 from weft_kvstore import DescriptionError, Key, KVStore, describe, read_description
-from weft_kvstore.description.check import MAX_SLICES
+from weft_kvstore.description.check import MAX_SLICES, check_description, digest
 from weft_kvstore.description.records import (
     AverageDescription,
     CommitDescription,
@@ -159,6 +159,7 @@ KEY = {"key": "w", "shape": [3]}
         ({"slots": 0}, "^FILE: slots: expected `int` >= 1"),
         ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: expected tcp://HOST:PORT or ipc://PATH, got '127"),
         ({"shards": ["tcp://a:1", "tcp://a:1"]}, r"shards\[1\]: tcp://a:1 is shard 0 already"),
+        ({"rule": "no"}, "rule: .*no.* is none of ada"),
         ({"hyper": {"eta": 0.1}}, "hyper: rule 'sgd' has no 'eta'; it has lr, weight_decay"),
         ({"hyper": {"lr": {"schedule": "sine"}}}, "hyper: 'lr': schedule: "),
         (
@@ -509,6 +510,33 @@ def test_a_description_that_is_written_whole_is_held_to_the_same(
     path.write_text(json.dumps(whole))
     with pytest.raises(DescriptionError, match=f"store.json: key 'w': initializer: {told}"):
         read_description(path)
+
+
+GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"lr": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"job": ""}, "job: expected `str` of length >= 1"),
+        ({"term": -1}, "term: expected `int` >= 0"),
+        ({"slice_bytes": 0}, "slice_bytes: expected `int` >= 1"),
+        (
+            {"keys": (msgspec.structs.replace(GOOD.keys[0], slots=(0, 0)),)},
+            r"key 'w': slots \(0, 0\) name one twice",
+        ),
+    ],
+)
+def test_a_record_that_cannot_be_a_store_is_refused_by_field(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        check_description(msgspec.structs.replace(GOOD, **changed))
+
+
+def test_the_digest_tells_descriptions_apart_but_not_endpoints_or_forms_of_a_number() -> None:
+    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, shards=("tcp://a:1", "tcp://b:2")))
+    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, hyper={"lr": 1}))
+    changes: list[dict[str, Any]] = [{"seed": 8}, {"shards": ("",)}, {"hyper": {"lr": 2.0}}, {"merge": Merge.ARRIVAL}]
+    assert len({digest(msgspec.structs.replace(GOOD, **changed)) for changed in [{}, *changes]}) == 5
 
 
 def test_a_pipe_is_no_description_and_is_not_waited_for(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array
+from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.update import PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
-from weft_kvstore.bucket.values import BLOCK_BYTES
 from weft_kvstore.description import records as first
 from weft_kvstore.description.check import digest, rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
@@ -90,16 +90,17 @@ class Shard:
 
 def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
     """A segment for each block of values is handed over, at once."""
-    count = 1 << 21
+    count, blocks = 1 << 18, 4
     key = constant(key_of("w", [count], 1), 3.0)
-    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
     put: list[int] = []
-    outbox = shard.core.peers[b"0"].outbox
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bucket_values, "BLOCK_BYTES", 4 * count // blocks)
+        shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
+        outbox = shard.core.peers[b"0"].outbox
         inner = type(outbox).put
         patched.setattr(type(outbox), "put", lambda box, one, *key: inner(box, put.append(one.count) or one, *key))
         shard.core.receive(b"0", encode(pull_of(1, 0, 0, count=count)), 0.0)
-    assert put == [BLOCK_BYTES // 4] * (4 * count // BLOCK_BYTES)
+    assert put == [count // blocks] * blocks
     assert not shard.core.work.queue
     while outbox.queued_slices:
         shard.flush()
@@ -109,7 +110,7 @@ def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
 
 def test_a_push_and_the_pull_of_what_it_makes_cost_no_work_of_each_slice() -> None:
     """What is between two looks at the socket has as many elements as a piece, of however many slices."""
-    count = 1 << 19
+    count = 1 << 17
     key = constant(key_of("w", [count], 1), 3.0)
     shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"lr": 1.0}))
     shard.say(pull_of(1, 0, 1, count=count))
