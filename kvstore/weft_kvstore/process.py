@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
@@ -104,6 +105,19 @@ _tcp_info: Final = struct.Struct("=24xI92xQQ")
 """`tcpi_unacked`, `tcpi_bytes_acked` and `tcpi_bytes_received`."""
 
 
+@contextlib.contextmanager
+def opened_again(fd: int) -> Iterator[socket.socket]:
+    """The socket of this descriptor, which may be another file's by now, or none's: then OSError is raised."""
+    copy = os.dup(fd)
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    with found:
+        yield found
+
+
 class Passed(NamedTuple):
     """What has passed on a connection, in bytes, and `unacked`, the segments that are under way."""
 
@@ -117,7 +131,7 @@ class Passed(NamedTuple):
         if TCP_INFO is None:
             return cls()
         try:
-            with socket.socket(fileno=os.dup(fd)) as connection:
+            with opened_again(fd) as connection:
                 return cls(*_tcp_info.unpack(connection.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _tcp_info.size)))
         except (OSError, struct.error):  # It is closed by now, is no TCP, or the kernel is an old one.
             return cls()

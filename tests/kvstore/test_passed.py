@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 
@@ -64,7 +65,10 @@ def test_short_messages_move_nothing_at_their_sender_though_the_kernel_of_their_
         assert not Passed.on(one.fileno()).moves(before)
 
 
-def test_of_what_is_no_tcp_connection_nothing_is_told() -> None:
+def test_of_what_is_no_tcp_connection_nothing_is_told_and_nothing_of_it_is_left_open() -> None:
     one, other = socket.socketpair()
-    with one, other:
-        assert Passed.on(one.fileno()) == Passed.on(-1) == Passed()
+    with one, other, open("/dev/null") as file:
+        before = os.listdir("/proc/self/fd")
+        for fd in (one.fileno(), file.fileno(), -1):
+            assert Passed.on(fd) == Passed()
+        assert os.listdir("/proc/self/fd") == before

@@ -164,9 +164,8 @@ class LinkSocket:
         while _readable(self.monitor):
             word = recv_monitor_message(self.monitor)
             event, key = int(word["event"]), self._key
-            if event == zmq.EVENT_CONNECTED:
-                self._connection = int(word["value"])
             broken = bool(event & (BROKEN | _HANDSHAKE_FAILED)) or broken
+            self._connection = int(word["value"]) if event == zmq.EVENT_CONNECTED else -1
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 reason = f"it rejects a client with the CURVE key {key}: no NAME.key in its directory of clients"
                 self.handshake_error = (

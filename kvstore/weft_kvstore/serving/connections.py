@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import resource
 import socket
 import time
@@ -14,7 +13,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from weft_kvstore.process import EVENTS, READABLE, Passed
+from weft_kvstore.process import EVENTS, READABLE, Passed, opened_again
 
 MAX_UNKNOWN: Final = 256
 """Connections that may be open at a time and are no client's: fewer where the process may open few files. A client says
@@ -116,7 +115,7 @@ class Connections:
         self._closed += 1
         if self._closed & (self._closed - 1) == 0:  # The 1st, 2nd, 4th, ...: a flood does not fill the log.
             _log.warning("%d connections were closed that are no client's", self._closed)
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+        with contextlib.suppress(OSError), opened_again(fd) as connection:
             name = connection.getsockname()  # The path of an ipc socket, else host and port.
             end = f":{name[1]}" if isinstance(name, tuple) else f"//{name}"
             if self._router.getsockopt_string(zmq.LAST_ENDPOINT).endswith(end):
