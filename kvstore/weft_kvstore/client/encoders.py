@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -96,53 +96,6 @@ class EncodedSegment:
         return stop
 
 
-# --- What a slot owes after a step, taken while later ones are encoded ------------------------------------------------
-
-
-class ResidualCapture:
-    """Of each key its residual as it is before step `step`: a slice is copied before it is encoded for that step or one
-    behind it."""
-
-    def __init__(
-        self,
-        step: int,
-        encoders: Mapping[str, KeyEncoder],
-        captured: Callable[[dict[str, Array] | int], None],
-    ) -> None:
-        self.step = step
-        self.captured = captured
-        self.owed: dict[str, Array] = {}
-        self._encoders = encoders
-        self._open = {name: np.ones(len(one), np.bool_) for name, one in encoders.items()}
-        self._left = sum(len(one) for one in encoders.values())
-        for name, one in encoders.items():
-            assert one.residual is not None
-            self.owed[name] = np.empty_like(one.residual)
-            one.encodes = partial(self._encodes, name)
-
-    @property
-    def is_complete(self) -> bool:
-        return not self._left
-
-    def take_all(self) -> None:
-        """Nothing changes before the step any more."""
-        for name, open_ in self._open.items():
-            self._take(name, np.flatnonzero(open_))
-
-    def _encodes(self, name: str, step: int, first: int, stop: int) -> None:
-        if step >= self.step:
-            self._take(name, first + np.flatnonzero(self._open[name][first:stop]))
-
-    def _take(self, name: str, slices: Array) -> None:
-        one, owed = self._encoders[name], self.owed[name]
-        assert one.residual is not None
-        for slice_ in slices.tolist():
-            some = slice(one.bounds[slice_], one.bounds[slice_ + 1])
-            owed[some] = one.residual[some]
-        self._open[name][slices] = False
-        self._left -= len(slices)
-
-
 # --- What a slot's gradients are encoded with on their way to the shards, and what it owes of each key ----------------
 
 
@@ -150,12 +103,13 @@ class KeyEncoder(SliceCodec):
     """The encoder of a key's gradients, and which of its steps may be pushed: one that has not begun, behind all of
     which something was encoded, or one that has failed."""
 
-    __slots__ = ("_arrived", "begun", "encodes", "failed", "furthest")
+    __slots__ = ("_arrived", "_left", "begun", "capture_step", "captured", "failed", "furthest")
 
     def __init__(self, codec: Codec, bounds: Array, residual: Array) -> None:
         super().__init__(codec, bounds, residual)
-        self.encodes: Callable[[int, int, int], None] | None = None
-        """Called with (step, first, stop) before slices are encoded, while residuals are captured."""
+        self.capture_step = math.inf
+        """Before a slice is encoded for this step or a later one, its residual is copied to `captured`."""
+        self.captured = np.empty(0, codec.dtype)
         self.furthest = 0
         """The step after the last for which any slice was encoded."""
         self.begun: list[int] = []
@@ -170,12 +124,30 @@ class KeyEncoder(SliceCodec):
         """The slice that begins with an element of the key."""
         return int(self.bounds.searchsorted(element))
 
+    def begin_capture(self, step: int) -> None:
+        """From now on `captured` gets the residual as it is before the step."""
+        assert self.residual is not None
+        self.capture_step, self.captured = step, np.empty_like(self.residual)
+        self._left = np.ones(len(self), np.bool_)
+
+    @property
+    def is_captured(self) -> bool:
+        return not self._left.any()
+
+    def capture(self, first: int, stop: int) -> None:
+        """The residuals of these slices are as they are before the step."""
+        assert self.residual is not None
+        for slice_ in (first + np.flatnonzero(self._left[first:stop])).tolist():
+            some = slice(self.bounds[slice_], self.bounds[slice_ + 1])
+            self.captured[some] = self.residual[some]
+        self._left[first:stop] = False
+
     def encode_step(
         self, step: int, first: int, stop: int, elements: Array, *, scale: float = 1.0, out: Array | None = None
     ) -> None:
         """Encodes slices for a step, as `encode` does."""
-        if self.encodes is not None:
-            self.encodes(step, first, stop)
+        if step >= self.capture_step:
+            self.capture(first, stop)
         self.furthest = max(self.furthest, step + 1)
         self.encode(first, stop, elements, scale=scale, out=out)
 
@@ -222,7 +194,9 @@ class GradientEncoders:
                 residual = self.residuals[key.key] = np.zeros(key.size, codec.dtype)
                 ends = np.minimum(np.arange(slices.count + 1) * slices.step_bytes, slices.nbytes)
                 self._encoders[key.key] = KeyEncoder(codec, ends // codec.dtype.itemsize, residual)
-        self._capture: ResidualCapture | None = None
+        self._captured: Callable[[dict[str, Array] | int], None] | None = None
+        """Called with what is captured, once all of it is."""
+        self._capture_step = 0
         self._steps_ended = 0
         """Steps that this slot is through with: their barriers have ended."""
 
@@ -272,30 +246,32 @@ class GradientEncoders:
         """Calls `captured` with copies of what is owed after the steps before `step`, by key, once all of these are
         encoded; or with a step beyond it, where one is already. What was asked before is dropped."""
         furthest = max((one.furthest for one in self._encoders.values()), default=0)
-        self._drop()
+        self._end_capture()
         if furthest > step:
             captured(furthest)
             return
-        self._capture = ResidualCapture(step, self._encoders, captured)
+        self._captured, self._capture_step = captured, step
+        for one in self._encoders.values():
+            one.begin_capture(step)
         self._finish_capture()
 
     def _finish_capture(self) -> None:
         """What is owed changes no more until the step, where all before it have been encoded."""
-        capture = self._capture
-        if capture is None:
+        captured, step, encoders = self._captured, self._capture_step, self._encoders.values()
+        if captured is None:
             return
-        if self._steps_ended >= capture.step and not any(
-            step < capture.step for one in self._encoders.values() for step in one.begun
-        ):
-            capture.take_all()
-        if capture.is_complete:
-            self._drop()
-            capture.captured(capture.owed)
+        if self._steps_ended >= step and all(begun >= step for one in encoders for begun in one.begun):
+            for one in encoders:
+                one.capture(0, len(one))
+        if all(one.is_captured for one in encoders):
+            owed = {name: one.captured for name, one in self._encoders.items()}
+            self._end_capture()
+            captured(owed)
 
-    def _drop(self) -> None:
-        self._capture = None
+    def _end_capture(self) -> None:
+        self._captured = None
         for one in self._encoders.values():
-            one.encodes = None
+            one.capture_step, one.captured = math.inf, np.empty(0)
 
     def restore(self, residuals: Mapping[str, Array], scale: LossScale | None = None) -> None:
         """Sets the residuals, by key; keys that are not named begin at 0 again. `scale` is that of the next step, where

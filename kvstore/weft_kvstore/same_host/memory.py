@@ -155,8 +155,9 @@ class SharedMemory:
     and behind them the staging area, of at most `staging_bytes`.
 
     It has no name in any file system and is gone with the last process that has it mapped. It takes no memory before
-    `reserve`: what cannot be had is said there; a page that is missing later would kill whoever writes it. Its arrays
-    stay good after `close`. Raises ArenaError where there can be none.
+    `reserve`, which raises where the system has none: a page that is missing later would kill whoever writes it. At a
+    container's memory limit `reserve` does not raise, and the kernel kills a process of the container: see
+    `docs/same-host.md`. Its arrays stay good after `close`. Raises ArenaError where there can be none.
     """
 
     least_bytes = 16 << 10
