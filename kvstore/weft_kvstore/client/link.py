@@ -334,12 +334,12 @@ class ClientLink:
         self.state = LinkState.REFUSED
         self.trouble = self.lost = trouble
 
-    def handshake_failed(self, reason: str, now: float, *, may_pass: bool) -> None:
-        """The connection has ended in its handshake."""
-        if may_pass:
-            self.disconnected(now, StoreLostError(f"{self.name}: {reason}"))
-        else:
+    def ended(self, now: float, reason: str, may_pass: bool) -> None:
+        """The connection has ended, or there can be none. The reason is empty where nothing is known."""
+        if not may_pass:
             self.refuse(StoreRefusedError(f"{self.name}: {reason}"))
+        else:
+            self.disconnected(now, StoreLostError(f"{self.name}: {reason}") if reason else None)
 
     def reads(self, operation: Operation) -> bool:
         """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no

@@ -47,19 +47,18 @@ class Interrupts:
     are_held = False
     """Whether the main thread is in the middle of something, and does not sleep."""
 
-    is_entered = False
-    """Whether it is in use, or an interrupt came while it was about to be."""
     _handler: Callable[[int, FrameType | None], Any] | None = None
     _interrupted = False
     _caller: FrameType | None = None
-    """Who has entered it. Once that is over, so is this, whether or not it was left."""
+    """Who has entered it, or is about to; None where nobody has. Once that is over, so is this, though it was not
+    left."""
 
     def __init__(self) -> None:
         self._own = self._receive
 
     def __enter__(self) -> Interrupts:
         # In this order, as another signal's handler may raise between any two lines.
-        self.is_entered, self._caller = True, sys._getframe(1)
+        self._caller = sys._getframe(1)
         handler = _getsignal(_INTERRUPT)
         if callable(handler):
             if handler is not self._own:  # Else it was not left: another signal's handler raised there.
@@ -75,7 +74,7 @@ class Interrupts:
         if handler is not None and _getsignal(_INTERRUPT) is self._own:  # Else the handler has set another meanwhile.
             _setsignal(_INTERRUPT, handler)
         self._handler = self._caller = None
-        interrupted, self._interrupted, self.is_entered = self._interrupted, False, False
+        interrupted, self._interrupted = self._interrupted, False
         if interrupted and handler is not None:
             handler(_INTERRUPT, None)
 
@@ -143,7 +142,7 @@ def uninterrupted(*, waits: bool = False) -> Interrupts | _NoInterrupts:
         if not waits or _MAIN_THREAD.is_within(sys._getframe(1)):
             return _OTHER_THREAD
         _MAIN_THREAD.__exit__()
-    return Interrupts() if _MAIN_THREAD.is_entered else _MAIN_THREAD
+    return _MAIN_THREAD if _MAIN_THREAD._caller is None else Interrupts()
 
 
 # --- A thread that sleeps, over a client's sockets or not, and is woken -----------------------------------------------

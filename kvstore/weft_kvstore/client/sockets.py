@@ -55,13 +55,13 @@ _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 
 class LinkSocket:
-    """Connection number `session` of a link; a new one is a new object. Used by one thread at a time. Its
-    bytes are added to the link's `counts`.
+    """Connection number `session` of a link; a new one is a new object. Used by one thread at a time. Its bytes
+    are added to the link's `counts`.
 
     `fd` becomes readable when a message arrives, and any use of the socket may clear that. `is_unread` says that the
     socket was used since it was last empty, so a message may be there. `monitor_fd` is the monitor's descriptor, which
-    only `broke` reads, to the end, and so stays reliable. With `keys` the link is encrypted. `handshake_error`: why the
-    handshake has failed, and whether that may pass; else None. Raises zmq.ZMQError for an invalid endpoint.
+    only `broke` reads, to the end, and so stays reliable. With `keys` the link is encrypted. Raises zmq.ZMQError for an
+    invalid endpoint.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class LinkSocket:
         keys: tuple[CurveKeys, str] | None = None,
     ) -> None:
         self.session = session
-        self.handshake_error: tuple[str, bool] | None = None
         self.handover: Handover | None = None
         """By which the shard and the client have each other's memory."""
         self._key = None if keys is None else keys[0].public
@@ -158,23 +157,22 @@ class LinkSocket:
         before, self._moved = self._moved, Passed.on(self._connection)
         return self._moved.moves(before)
 
-    def broke(self) -> bool:
-        """Whether the connection has ended, or could not be made."""
-        broken = False
-        while _readable(self.monitor):
+    def broke(self) -> tuple[str, bool] | None:
+        """Why the connection has ended, or could not be made, and whether a new one may do better; None: it has not.
+        The reason is empty but for what goes wrong in the handshake."""
+        ended, key = None, self._key
+        while int(self.monitor.get(EVENTS)) & READABLE:
             word = recv_monitor_message(self.monitor)
-            event, key = int(word["event"]), self._key
-            broken = bool(event & (BROKEN | _HANDSHAKE_FAILED)) or broken
+            event = int(word["event"])
             self._connection = int(word["value"]) if event == zmq.EVENT_CONNECTED else -1
+            if event & (BROKEN | _HANDSHAKE_FAILED):
+                ended = ended or ("", True)
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 reason = f"it rejects a client with the CURVE key {key}: no NAME.key in its directory of clients"
-                self.handshake_error = (
-                    f"{reason} has it (who connects without curve_keys has one that no shard knows)",
-                    False,
-                )
+                ended = f"{reason} has it (who connects without curve_keys has one that no shard knows)", False
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and int(word["value"]) == _MECHANISM:
                 its, mine = ("encrypted", "no ") if key is None else ("not encrypted", "")
-                self.handshake_error = f"its links are {its}, and the description has {mine}curve_keys for them", False
+                ended = f"its links are {its}, and the description has {mine}curve_keys for them", False
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
                 # A shard that has another key than was thought can say nothing that would be understood, and one that
                 # has another mechanism may close the connection before its greeting has left.
@@ -182,8 +180,8 @@ class LinkSocket:
                 if key is not None:
                     reason = "it may have another CURVE key than the description's curve_keys say, or not have started"
                     reason += " behind a proxy"
-                self.handshake_error = f"it broke off the handshake: {reason}", True
-        return broken
+                ended = f"it broke off the handshake: {reason}", True
+        return ended
 
     def close(self, linger_ms: int = 0) -> None:
         """Without `linger_ms` nothing that was sent is read any more when it returns."""
@@ -197,10 +195,6 @@ class LinkSocket:
                 self._is_reading = recv_monitor_message(self.monitor)["event"] != zmq.EVENT_MONITOR_STOPPED
         finally:  # Whatever a signal's handler raises.
             self.monitor.close(0)
-
-
-def _readable(monitor: zmq.Socket[bytes]) -> bool:
-    return bool(int(monitor.get(EVENTS)) & READABLE)
 
 
 # --- A client's sockets, and what passes between them and its core ----------------------------------------------------
@@ -278,13 +272,11 @@ class ClientSockets:
                     self.core.receive(shard, parts, now)
                     if not self.core.open or now > until:  # `unread` finds the rest before a thread sleeps.
                         break
-            if (is_due or link_socket.monitor_fd in readable) and link_socket.broke():
-                now = self.core.tick_at = time.monotonic()
-                if link_socket.handshake_error is None:
-                    self.core.links[shard].disconnected(now)
-                else:
-                    reason, may_pass = link_socket.handshake_error
-                    self.core.links[shard].handshake_failed(reason, now, may_pass=may_pass)
+            if is_due or link_socket.monitor_fd in readable:
+                ended = link_socket.broke()
+                if ended is not None:
+                    now = self.core.tick_at = time.monotonic()
+                    self.core.links[shard].ended(now, *ended)
             if link_socket.handover is not None and link_socket.handover.fileno() in readable:
                 self._share(shard, link_socket)
 
@@ -380,7 +372,7 @@ class ClientSockets:
             made = self._sockets[link.shard] = LinkSocket(self._context, endpoint, link.counts, link.session, keys)
         except zmq.ZMQError as error:
             now = self.core.tick_at = time.monotonic()
-            link.handshake_failed(str(error), now, may_pass=error.errno in _SHORTAGES)
+            link.ended(now, str(error), error.errno in _SHORTAGES)
             return None
         self.changes += 1
         return made

@@ -172,7 +172,7 @@ def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: Refus
     kind = StoreLostError if code is RefusalCode.CLOSED else StoreRefusedError
     assert troubles(connection) == (LinkState.REFUSED, "shard 3: because", kind)
     connection.disconnected(2.0)
-    connection.handshake_failed("broken off", 2.0, may_pass=True)
+    connection.ended(2.0, "broken off", True)
     assert troubles(connection) == (LinkState.REFUSED, "shard 3: because", kind)
     assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
@@ -284,7 +284,7 @@ def test_it_pings_as_often_as_the_shard_needs() -> None:
 
 def test_keys_that_do_not_fit_are_refused_at_once_and_for_good() -> None:
     connection = handshake()
-    connection.handshake_failed("no such key", 1.0, may_pass=False)
+    connection.ended(1.0, "no such key", False)
     assert troubles(connection) == (LinkState.REFUSED, "shard 3: no such key", StoreRefusedError)
     assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
@@ -305,13 +305,13 @@ def test_a_handshake_that_breaks_off_is_tried_again_and_says_why_until_a_connect
     for _ in range(3):
         if is_read_first:
             connection.disconnected(now)
-        connection.handshake_failed("broken off", now, may_pass=True)
+        connection.ended(now, "broken off", True)
         assert troubles(connection) == (LinkState.DOWN, "shard 3: broken off", StoreLostError)
         now = again(connection)
     connection.disconnected(now)
     assert connection.trouble is None
     now = again(connection)
-    connection.handshake_failed("broken off", now, may_pass=True)
+    connection.ended(now, "broken off", True)
     now = again(connection)
     connection.on_handshake(welcome(connection.session), now)
     assert troubles(connection) == (LinkState.OPEN, None, None)
@@ -321,5 +321,5 @@ def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:
     connection = opened()
     connection.disconnected(1.0)
     due(connection, connection.next_tick())
-    connection.handshake_failed("no such key", 1.1, may_pass=False)
+    connection.ended(1.1, "no such key", False)
     assert troubles(connection) == (LinkState.REFUSED, "shard 3: no such key", StoreRefusedError)
