@@ -19,6 +19,7 @@ from weft_kvstore.description.records import InitializerDescription, KeyDescript
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.sharding import BucketPart
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -137,6 +138,11 @@ def gradients_of(description: StoreDescription, slot: int, step: int) -> dict[st
         scale = 10.0 ** generator.uniform(-6, 6, key.shape)
         found[key.key] = (generator.standard_normal(key.shape) * scale).astype(np.float32)
     return found
+
+
+def slices_on(part: BucketPart) -> list[tuple[int, int]]:
+    """Of each slice that a shard has of a bucket the key's index, and the slice's number in its key."""
+    return [(one.key_index, one.number + at) for one in part.spans for at in range(one.stop - one.first)]
 
 
 def advanced(state: Bucket, first: int, stop: int) -> Iterator[tuple[int, int]]:

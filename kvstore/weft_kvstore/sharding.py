@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -38,9 +40,9 @@ class KeySlices:
         """Where slice `index` begins in the key's value, bytes; for index = count where the last one ends."""
         return min(index * self.step_bytes, self.nbytes)
 
-    def length(self, first: int, count: int = 1) -> int:
-        """Bytes of `count` adjacent slices."""
-        return self.start(first + count) - self.start(first)
+    def bounds(self, first: int, stop: int) -> Array:
+        """Where slices `first` to `stop` begin, and where the last one ends (stop - first + 1) int64, bytes."""
+        return np.minimum(np.arange(first, stop + 1) * self.step_bytes, self.nbytes)
 
 
 def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
@@ -153,22 +155,39 @@ def chunks_of(count: int, chunk_rows: int) -> int:
 # are a bucket of their own. Buckets are numbered in the order in which their first keys are described.
 
 
+class KeySpan(NamedTuple):
+    """What a shard has of the key at `key_index` in the description: slices `first` to `stop` of its bucket there. They
+    are the key's slices from `number` on, and its elements `start` to `end`."""
+
+    key_index: int
+    first: int
+    stop: int
+    number: int
+    start: int
+    end: int
+
+
+_FIRST: Final = itemgetter(1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BucketPart:
-    """What a shard has of a bucket: slices, numbered from 0. Slice i is slice `slice_indices[i]` of the key at
-    `key_indices[i]`, of that key's priority `priorities[i]`, and lies at bytes `bounds[i]` to `bounds[i + 1]` of the
-    bucket's values here.
+    """What a shard has of a bucket: slices, numbered from 0, those of each key together. Slice i has its key's priority
+    `priorities[i]`, and lies at bytes `bounds[i]` to `bounds[i + 1]` of the bucket's values here.
 
-    Priorities ascend. All arrays are int64.
+    Priorities ascend. Both arrays are int64.
     """
 
-    key_indices: Array
-    slice_indices: Array
+    spans: Sequence[KeySpan]
     priorities: Array
     bounds: Array
 
     def __len__(self) -> int:
-        return len(self.key_indices)
+        return len(self.priorities)
+
+    def spans_in(self, first: int, stop: int) -> Sequence[KeySpan]:
+        """The keys of which some of these slices are."""
+        return self.spans[bisect_right(self.spans, first, key=_FIRST) - 1 : bisect_left(self.spans, stop, key=_FIRST)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,18 +221,18 @@ def codec_of(description: CompressionDescription, dtype: np.dtype[Any]) -> Codec
     return Half(dtype, description.kind.value, residual=description.residual)
 
 
-def _part(
-    keys: Sequence[KeyDescription], slices: Sequence[KeySlices], ranges: Sequence[tuple[int, range]]
-) -> BucketPart:
-    """The slices that a shard has of a bucket: `ranges` of the slices of its keys, by index."""
-    counts = [len(some) for _, some in ranges]
-    lengths = [slices[key_index].length(index) for key_index, some in ranges for index in some]
-    return BucketPart(
-        np.repeat([key_index for key_index, _ in ranges], counts),
-        np.concatenate([np.arange(some.start, some.stop) for _, some in ranges]),
-        np.repeat([keys[key_index].priority for key_index, _ in ranges], counts),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-    )
+def _part(keys: Sequence[KeyDescription], slices: Sequence[KeySlices], held: Sequence[tuple[int, range]]) -> BucketPart:
+    """The slices that a shard has of a bucket: ranges of the slices of its keys, by index."""
+    spans: list[KeySpan] = []
+    bounds, first = [np.zeros(1, np.int64)], 0
+    for key_index, some in held:
+        own = slices[key_index].bounds(some.start, some.stop)
+        start, end = (own[[0, -1]] // np.dtype(keys[key_index].dtype).itemsize).tolist()
+        spans.append(KeySpan(key_index, first, first + len(some), some.start, start, end))
+        bounds.append(own[1:] - own[0] + bounds[-1][-1])
+        first += len(some)
+    priorities = np.repeat([keys[key_index].priority for key_index, _ in held], [len(some) for _, some in held])
+    return BucketPart(spans, priorities, np.concatenate(bounds))
 
 
 # --- Which shard has which slices, and where: a pure function of the description --------------------------------------
@@ -225,19 +244,16 @@ def _part(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
-    """`shards` is their number. `slices` by key's index; `ranges[key][shard]` are the slices that the shard has of the
-    key. `tables`, by key's index, have neither.
-
-    `buckets` are groups of keys: key `key_index` is in bucket `bucket_of[key_index]`, and the first slice that
-    a shard has of it is slice `first_in_bucket[key_index][shard]` there."""
+    """`shards` is their number. `slices` by key's index; `spans[key][shard]` is what the shard has of the key, where it
+    has some. `tables`, by key's index, have neither. `buckets` are groups of keys: key `key_index` is in bucket
+    `bucket_of[key_index]`."""
 
     shards: int
     slices: tuple[KeySlices, ...]
-    ranges: tuple[Mapping[int, range], ...]
+    spans: tuple[Mapping[int, KeySpan], ...]
     tables: Mapping[int, RowLayout]
     buckets: tuple[BucketLayout, ...]
     bucket_of: tuple[int, ...]
-    first_in_bucket: tuple[Mapping[int, int], ...]
 
 
 def routing_of(description: StoreDescription) -> Routing:
@@ -249,34 +265,31 @@ def routing_of(description: StoreDescription) -> Routing:
         for key_index, key in enumerate(description.keys)
         if key.rows
     }
-    ranges = tuple(_assign(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True))
+    ranges = [_assign(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True)]
     groups: dict[Any, list[int]] = {}
     for key_index, key in enumerate(description.keys):
         groups.setdefault(_bucket_key(description, key_index, key), []).append(key_index)
     buckets: list[BucketLayout] = []
-    first_in_bucket: tuple[dict[int, int], ...] = tuple({} for _ in description.keys)
+    spans: tuple[dict[int, KeySpan], ...] = tuple({} for _ in description.keys)
+    bucket_of = [0] * len(description.keys)
     for number, key_indices in enumerate(groups.values()):
+        key_indices.sort(key=lambda key_index: description.keys[key_index].priority)
         key = description.keys[key_indices[0]]
-        by_priority = tuple(
-            sorted(key_indices, key=lambda key_index: (description.keys[key_index].priority, key_index))
-        )
         parts: dict[int, BucketPart] = {}
         for shard in range(len(description.shards)):
-            here = [(key_index, ranges[key_index][shard]) for key_index in by_priority if shard in ranges[key_index]]
-            offset = 0
-            for key_index, some in here:
-                first_in_bucket[key_index][shard] = offset
-                offset += len(some)
-            if here:
-                parts[shard] = _part(description.keys, slices, here)
+            held = [(key_index, ranges[key_index][shard]) for key_index in key_indices if shard in ranges[key_index]]
+            if held:
+                parts[shard] = _part(description.keys, slices, held)
+                for span in parts[shard].spans:
+                    spans[span.key_index][shard] = span
+        for key_index in key_indices:
+            bucket_of[key_index] = number
         codecs = [
             None if one is None else codec_of(one, np.dtype(key.dtype))
             for one in codecs_of(key, description.compression)
         ]
-        buckets.append(BucketLayout(number, by_priority, parts, *codecs))
-    of_keys = {key_index: bucket.number for bucket in buckets for key_index in bucket.keys}
-    bucket_of = tuple(of_keys[key_index] for key_index in range(len(description.keys)))
-    return Routing(len(description.shards), slices, ranges, tables, tuple(buckets), bucket_of, first_in_bucket)
+        buckets.append(BucketLayout(number, tuple(key_indices), parts, *codecs))
+    return Routing(len(description.shards), slices, spans, tables, tuple(buckets), tuple(bucket_of))
 
 
 def _assign(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
@@ -289,7 +302,7 @@ def _assign(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> 
     shard = 0
     for index in range(slices.count):
         load, shard = loads[0]
-        heapq.heapreplace(loads, (load + slices.length(index), shard))
+        heapq.heapreplace(loads, (load + slices.start(index + 1) - slices.start(index), shard))
         counts[shard] = counts.get(shard, 0) + 1
     # The last slice may be the shorter one: it stays where it was assigned, so that shard's range comes last.
     order = sorted(counts, key=lambda one: (one == shard, one))

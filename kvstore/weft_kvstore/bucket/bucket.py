@@ -29,7 +29,6 @@ from weft_kvstore.bucket.values import BucketValues, EncodedValues, Pin
 from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, Mode, StoreDescription, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import PayloadKind, Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment
@@ -437,9 +436,7 @@ FIRST_ELEMENTS: Final = 1 << 22
 
 def make_bucket(
     description: StoreDescription,
-    routing: Routing,
     spec: BucketSpec,
-    shard: int,
     wanted: Callable[[str], None],
     *,
     memory: Array | None = None,
@@ -447,22 +444,15 @@ def make_bucket(
     """The bucket with its first values, in `memory` (bytes) that clients may read, where there is some. `wanted` is
     called with a key's name, and raises where the job is not wanted any more. Raises ValueError for an initializer that
     there is not."""
-    keys = description.keys
-    indices = [index for index in routing.buckets[spec.number].keys if shard in routing.ranges[index]]
-    dtype = np.dtype(keys[indices[0]].dtype)
-    values: Array = (
-        np.empty(int(spec.part.bounds[-1]) // dtype.itemsize, dtype) if memory is None else memory.view(dtype)
-    )
-    given, begin = np.zeros(len(spec.part), np.bool_), 0
-    for index in indices:
-        pushed, slices = routing.ranges[index][shard], routing.slices[index]
-        start, stop = slices.start(pushed.start) // dtype.itemsize, slices.start(pushed.stop) // dtype.itemsize
-        for low in range(start, stop, FIRST_ELEMENTS):
-            wanted(keys[index].key)
-            high = min(low + FIRST_ELEMENTS, stop)
-            made = first_elements(keys[index], description.seed, low, high)
-            values[begin + low - start : begin + high - start] = made
-        first = routing.first_in_bucket[index][shard]
-        given[first : first + len(pushed)] = is_given(keys[index])
-        begin += stop - start
+    keys, part = description.keys, spec.part
+    dtype = np.dtype(keys[part.spans[0].key_index].dtype)
+    values: Array = np.empty(int(part.bounds[-1]) // dtype.itemsize, dtype) if memory is None else memory.view(dtype)
+    given = np.zeros(len(part), np.bool_)
+    for span in part.spans:
+        key, begin = keys[span.key_index], int(part.bounds[span.first]) // dtype.itemsize - span.start
+        for low in range(span.start, span.end, FIRST_ELEMENTS):
+            wanted(key.key)
+            high = min(low + FIRST_ELEMENTS, span.end)
+            values[begin + low : begin + high] = first_elements(key, description.seed, low, high)
+        given[span.first : span.stop] = is_given(key)
     return Bucket(spec, values, given, shared=memory is not None)

@@ -63,7 +63,7 @@ class BucketSpec(UpdateSpec):
     @property
     def shape(self) -> tuple[int, ...]:
         """Of a whole key."""
-        return tuple(self.keys[int(self.part.key_indices[0])].shape)
+        return tuple(self.keys[self.part.spans[0].key_index].shape)
 
     @property
     def unscaled(self) -> bool:
@@ -72,10 +72,11 @@ class BucketSpec(UpdateSpec):
 
     def named(self, slice_: int) -> str:
         """The words by which an error names a slice."""
-        return f"{self.key_named(slice_)}, slice {int(self.part.slice_indices[slice_])}"
+        (span,) = self.part.spans_in(slice_, slice_ + 1)
+        return f"{self.key_named(slice_)}, slice {span.number + slice_ - span.first}"
 
     def key_named(self, slice_: int) -> str:
-        name = self.keys[int(self.part.key_indices[slice_])].key
+        name = self.keys[self.part.spans_in(slice_, slice_ + 1)[0].key_index].key
         return THE_BARRIER if name == BARRIER_KEY else f"key {name!r}"
 
 
@@ -206,7 +207,10 @@ class BucketUpdate:
         """Elements of slices of a block that the rule gets at once, from 0 at slice `low`, and their hyper-parameters.
         It gets slice by slice where it may not be cut anywhere, so that no bit depends on which came together."""
         spec, bounds = self._spec, self.values.bounds
-        alike = ranges_alike(spec.part.key_indices[low:high], low) if spec.hyper_by_key else [(low, high, -1)]
+        alike = [(low, high, -1)]
+        if spec.hyper_by_key:
+            spans = spec.part.spans_in(low, high)
+            alike = [(max(one.first, low), min(one.stop, high), one.key_index) for one in spans]
         for first, stop, key in alike:
             try:
                 hyper = spec.hyper_by_key.get(key, spec.hyper).at(step)

@@ -192,8 +192,8 @@ class GradientEncoders:
             codec, slices = routing.buckets[routing.bucket_of[key_index]].pushed, routing.slices[key_index]
             if slot in key.slots and codec is not None and codec.residual:
                 residual = self.residuals[key.key] = np.zeros(key.size, codec.dtype)
-                ends = np.minimum(np.arange(slices.count + 1) * slices.step_bytes, slices.nbytes)
-                self._encoders[key.key] = KeyEncoder(codec, ends // codec.dtype.itemsize, residual)
+                bounds = slices.bounds(0, slices.count) // codec.dtype.itemsize
+                self._encoders[key.key] = KeyEncoder(codec, bounds, residual)
         self._captured: Callable[[dict[str, Array] | int], None] | None = None
         """Called with what is captured, once all of it is."""
         self._capture_step = 0

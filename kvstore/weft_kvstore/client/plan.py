@@ -113,17 +113,16 @@ def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
     adjacent: list[tuple[int, int, int, int]] = []
     """Shard, bucket, first slice and stop."""
     for shard, bucket, first, position in sorted(
-        (shard, routing.bucket_of[key_index], first, position)
+        (shard, routing.bucket_of[key_index], span.first, position)
         for position, key_index in enumerate(key_indices)
-        for shard, first in routing.first_in_bucket[key_index].items()
+        for shard, span in routing.spans[key_index].items()
     ):
-        slices, own = routing.slices[key_indices[position]], routing.ranges[key_indices[position]][shard]
-        parts.append(KeyPart(position, slices.start(own.start), len(own) == slices.count))
-        starts.append(starts[-1] + slices.length(own.start, len(own)))
-        begin = first
-        if adjacent and (adjacent[-1][0], adjacent[-1][1], adjacent[-1][3]) == (shard, bucket, first):
-            begin = adjacent.pop()[2]
-        adjacent.append((shard, bucket, begin, first + len(own)))
+        slices, span = routing.slices[key_indices[position]], routing.spans[key_indices[position]][shard]
+        begin, stop = slices.start(span.number), slices.start(span.number + span.stop - first)
+        parts.append(KeyPart(position, begin, stop - begin == slices.nbytes))
+        starts.append(starts[-1] + stop - begin)
+        is_next = adjacent and (adjacent[-1][0], adjacent[-1][1], adjacent[-1][3]) == (shard, bucket, first)
+        adjacent.append((shard, bucket, adjacent.pop()[2] if is_next else first, span.stop))
     segments: dict[int, list[PlanSegment]] = {}
     total = start = 0
     for shard, bucket, first, stop in adjacent:

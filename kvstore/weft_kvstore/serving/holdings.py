@@ -41,12 +41,9 @@ def holdings(description: StoreDescription) -> list[list[Holding]]:
             if table is not None:
                 count, parts, nbytes = table.rows_on(shard), f"{table.rows_on(shard):,} rows", table.bytes_on(shard)
             else:
-                some = routing.ranges[number].get(shard, range(0))
-                count, parts, nbytes = (
-                    len(some),
-                    f"{len(some)} of {slices.count} slices",
-                    slices.length(some.start, len(some)),
-                )
+                _, first, stop, begin, *_ = routing.spans[number].get(shard, (0, 0, 0, 0))
+                count, nbytes = stop - first, slices.start(begin + stop - first) - slices.start(begin)
+                parts = f"{count} of {slices.count} slices"
             if count:
                 held.append(Holding(key, parts, nbytes, nbytes * states))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, partial
 from typing import Any, Final, TypeAlias
 
@@ -24,7 +24,7 @@ from weft_kvstore.hyper import HyperTimeline
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
-from weft_kvstore.sharding import KeySlices, routing_of
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables import AskedRows, TableSpec, TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import Hyper, PayloadKind
@@ -115,9 +115,7 @@ class JobShard:
                 if self.shared_memory is not None:
                     memory = self.shared_memory.array(begin, (int(spec.part.bounds[-1]),), np.uint8)
                     begin += sizes[bucket.number]
-                self.buckets[bucket.number] = make_bucket(
-                    description, self._routing, spec, shard, wanted, memory=memory
-                )
+                self.buckets[bucket.number] = make_bucket(description, spec, wanted, memory=memory)
         self.parts: dict[int, Bucket | TableState] = {**self.tables, **self.buckets}
         """Both; a table is one slice."""
         if self.gate is not None:
@@ -143,11 +141,6 @@ class JobShard:
         """Copies what waits of a slot in its memory, which is read no more then."""
         for bucket in self.buckets.values():
             bucket.copy_pending(slot)
-
-    @property
-    def slices(self) -> Sequence[KeySlices]:
-        """The slices of each key, by its index in the description."""
-        return self._routing.slices
 
     @property
     def nbytes(self) -> int:
@@ -265,9 +258,8 @@ class JobShard:
             number = self._routing.bucket_of[key]
             if number in self.tables:
                 ranges[number] = Ranges((0, 1))
-            elif self.shard in self._routing.ranges[key]:
-                first = self._routing.first_in_bucket[key][self.shard]
-                ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.ranges[key][self.shard]))
+            elif (span := self._routing.spans[key].get(self.shard)) is not None:
+                ranges.setdefault(number, Ranges()).add(span.first, span.stop)
         return ranges
 
     def replace(self, slot: int) -> None:

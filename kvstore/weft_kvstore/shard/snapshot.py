@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -25,6 +24,7 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.arrays import Columns, RowCapture, a_block
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.sharding import KeySpan
 from weft_kvstore.snapshot_files import (
     GONE,
     ROWS,
@@ -216,14 +216,15 @@ def _parts(
         bucket = shard.buckets[number]
         for some in of_bucket.values():
             some.sort(key=lambda view: view[0])
-        for span in spans_of(shard, bucket):
-            for name, some in of_bucket.items() if span.key not in without else ():
+        for span in bucket.spec.part.spans:
+            key = bucket.spec.keys[span.key_index].key
+            for name, some in of_bucket.items() if key not in without else ():
                 start, bounds = span.start, bucket.bounds
                 if name == UPDATES:
                     start, bounds = span.number, np.arange(len(bounds))
                 pieces = list(_elements_of(some, bounds, span))
                 size = sum(len(piece) for piece in pieces)
-                found.append(Part(name, span.key, start, size, str(pieces[0].dtype), pieces))
+                found.append(Part(name, key, start, size, str(pieces[0].dtype), pieces))
     for number, captured in tables.items():
         found += _table_parts(shard.tables[number], captured, shard_thread)
     return found
@@ -306,30 +307,6 @@ def saved(folder: str, name: str, captured: Captured, *, job: str, step: int) ->
     return done
 
 
-class KeySpan(NamedTuple):
-    """A key's slices in a bucket: slices `first` to `stop` there are its slices from `number` on, and its
-    elements from `start` on."""
-
-    key: str
-    first: int
-    stop: int
-    number: int
-    start: int
-
-
-def spans_of(shard: JobShard, bucket: Bucket) -> Iterator[KeySpan]:
-    """What a bucket has of each of its keys, in the order in which they lie there."""
-    part, spec = bucket.spec.part, bucket.spec
-    edges = [0, *(np.flatnonzero(np.diff(part.key_indices)) + 1).tolist(), len(part)]
-    for first, stop in pairwise(edges):
-        if first < stop:
-            key_index, index = int(part.key_indices[first]), int(part.slice_indices[first])
-            key = spec.keys[key_index]
-            yield KeySpan(
-                key.key, first, stop, index, shard.slices[key_index].start(index) // np.dtype(key.dtype).itemsize
-            )
-
-
 def restore(shard: JobShard, snapshot: Snapshot) -> None:
     """Has a job that nobody has pushed to go on from a snapshot. Raises SnapshotError, MemoryError."""
     step = snapshot.step
@@ -344,17 +321,17 @@ def restore(shard: JobShard, snapshot: Snapshot) -> None:
 
 def _restore_bucket(shard: JobShard, bucket: Bucket, step: int, reader: SnapshotReader) -> None:
     dtype = bucket.update.values.dtype
-    for span in spans_of(shard, bucket):
-        stop = span.start + int(bucket.bounds[span.stop] - bucket.bounds[span.first])
+    for span in bucket.spec.part.spans:
+        key = bucket.spec.keys[span.key_index].key
         arrays = {
-            name: Segment(span.first, span.stop, reader.read(name, span.key, span.start, stop, dtype))
+            name: Segment(span.first, span.stop, reader.read(name, key, span.start, span.end, dtype))
             for name in (VALUE, *bucket.spec.state)
         }
         last = span.number + span.stop - span.first
-        updates = reader.read(UPDATES, span.key, span.number, last, np.dtype(np.int64))
+        updates = reader.read(UPDATES, key, span.number, last, np.dtype(np.int64))
         residual = None
-        if bucket.update.has_residual and RESIDUAL in reader.arrays(span.key):
-            residual = reader.read(RESIDUAL, span.key, span.start, stop, dtype)
+        if bucket.update.has_residual and RESIDUAL in reader.arrays(key):
+            residual = reader.read(RESIDUAL, key, span.start, span.end, dtype)
         bucket.begin_at(step, arrays.pop(VALUE), arrays, updates, residual)
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import advanced, key_of, store_of
+from store_cluster import advanced, key_of, slices_on, store_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Segment, norm_of, ranges_where
 from weft_kvstore.bucket import bucket
@@ -119,7 +119,7 @@ class Play:
         )
         order = sorted(range(len(keys)), key=lambda place: (case.priorities[place], place))
         values = np.concatenate([first_elements(keys[place], 7, 0, keys[place].size) for place in order])
-        self.given = np.array([is_given(keys[place]) for place in part.key_indices])
+        self.given = np.array([is_given(keys[place]) for place, _ in slices_on(part)])
         self.first = values.copy()
         self.state = Bucket(spec, values, self.given.copy())
         self.state.applied = self._applied
@@ -141,7 +141,7 @@ class Play:
         return np.asarray(generator.standard_normal(size) * 10.0 ** generator.uniform(-4, 4, size), np.float32)
 
     def has_nothing(self, slot: int, step: int, number: int) -> bool:
-        return (slot * 7 + step * 3 + int(self.state.spec.part.key_indices[number])) % 5 == 0
+        return (slot * 7 + step * 3 + slices_on(self.state.spec.part)[number][0]) % 5 == 0
 
     def gradient(self, slot: int, step: int, number: int, incarnation: int) -> Array:
         found = self.drawn(1, slot, step, number, incarnation, size=self.size(number))

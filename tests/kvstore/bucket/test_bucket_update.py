@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import key_of, store_of
+from store_cluster import key_of, slices_on, store_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
@@ -106,7 +106,7 @@ def test_slices_are_updated_as_each_would_be_by_itself(
         gradient = some_of(update, first, stop, step)
         for one in range(first, stop):
             counts[one] += 1
-            place = int(spec.part.key_indices[one])
+            place, _ = slices_on(spec.part)[one]
             lr = RATE * (place + 2) if place in own else RATE
             here = slice(bounds[one], bounds[one + 1])
             part = gradient[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]

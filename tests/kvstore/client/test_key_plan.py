@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_cluster import key_of, store_of, table_of
+from store_cluster import key_of, slices_on, store_of, table_of
 from weft_kvstore.client.plan import CallSource, KeyPart, KeyPlan, PlanSegment, key_plan
 from weft_kvstore.description.records import CompressionDescription, Kind, StoreCompression, StoreDescription
 from weft_kvstore.sharding import Routing, routing_of
@@ -108,7 +108,7 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
         for segment in segments:
             held, slices = routing.buckets[segment.bucket].parts[shard], slices_by_part(call, plan, segment)
             here = slice(segment.first, segment.first + segment.count)
-            assert slices == list(zip(held.key_indices[here].tolist(), held.slice_indices[here].tolist(), strict=True))
+            assert slices == slices_on(held)[here]
             assert segment.count == len(slices) == len(segment.bounds) - 1 > 0
             assert np.diff(segment.bounds).tolist() == np.diff(held.bounds)[here].tolist()
             priorities = held.priorities[here].tolist()

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_cluster import key_of, store_of, table_of
+from store_cluster import key_of, slices_on, store_of, table_of
 from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.sharding import routing_of, slices_of
+from weft_kvstore.sharding import KeySpan, routing_of, slices_of
 
 sizes = st.lists(st.integers(0, 5000), min_size=1, max_size=30)
 
@@ -29,10 +29,13 @@ def test_every_slice_is_on_exactly_one_shard_and_a_shard_has_adjacent_ones(
 ) -> None:
     description = described(elements, shards, slice_bytes)
     routing = routing_of(description)
-    for key, cut, ranges in zip(description.keys, routing.slices, routing.ranges, strict=True):
-        assert sorted(index for some in ranges.values() for index in some) == list(range(cut.count))
-        assert sum(cut.length(some.start, len(some)) for some in ranges.values()) == key.nbytes
-        assert all(cut.length(index) > 0 for index in range(cut.count))
+    for key, cut, spans in zip(description.keys, routing.slices, routing.spans, strict=True):
+        there = [one.number + at for one in spans.values() for at in range(one.stop - one.first)]
+        assert sorted(there) == list(range(cut.count))
+        assert sum(one.end - one.start for one in spans.values()) == key.size
+        assert (np.diff(cut.bounds(0, cut.count)) > 0).all()
+        for one in spans.values():
+            assert (4 * one.start, 4 * one.end) == (cut.start(one.number), cut.start(one.number + one.stop - one.first))
 
 
 @given(sizes, st.integers(1, 7), st.randoms(use_true_random=False))
@@ -43,9 +46,9 @@ def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
     description = described(elements, shards)
     routing = routing_of(description)
     loads = [0] * shards
-    for cut, ranges in zip(routing.slices, routing.ranges, strict=True):
-        for shard, some in ranges.items():
-            loads[shard] += cut.length(some.start, len(some))
+    for spans in routing.spans:
+        for shard, one in spans.items():
+            loads[shard] += 4 * (one.end - one.start)
     assert sum(loads) == sum(key.nbytes for key in description.keys)
     assert max(loads) - min(loads) <= description.slice_bytes
 
@@ -61,7 +64,8 @@ def test_a_slice_holds_whole_elements(dtype: str, slice_bytes: int) -> None:
     key = msgspec.structs.replace(key_of("k", (31, 7), 1), dtype=dtype)
     cut = slices_of(key, slice_bytes)
     itemsize = np.dtype(dtype).itemsize
-    assert all(cut.length(index) % itemsize == 0 and cut.length(index) > 0 for index in range(cut.count))
+    lengths = np.diff(cut.bounds(0, cut.count))
+    assert ((lengths % itemsize == 0) & (lengths > 0)).all()
     assert cut.start(cut.count) == key.nbytes
 
 
@@ -72,7 +76,7 @@ def test_sizes_are_not_cut_off_at_two_gib_or_four() -> None:
     assert key.nbytes == 2**42
     assert cut.count == 2**18
     assert cut.start(cut.count) == 2**42
-    assert cut.length(cut.count - 1) == 1 << 24
+    assert cut.bounds(cut.count - 1, cut.count).tolist() == [2**42 - (1 << 24), 2**42]
 
 
 def test_a_bucket_has_its_keys_by_priority_and_numbers_each_shards_slices_from_0() -> None:
@@ -81,11 +85,21 @@ def test_a_bucket_has_its_keys_by_priority_and_numbers_each_shards_slices_from_0
     routing = routing_of(store_of(keys, slots=1, shards=2, slice_bytes=8))
     (bucket,) = routing.buckets
     assert bucket.keys == (1, 0)
-    held = {shard: (part.key_indices.tolist(), part.slice_indices.tolist()) for shard, part in bucket.parts.items()}
-    assert held == {0: ([0, 0], [1, 2]), 1: ([1, 0], [0, 0])}
+    assert {shard: slices_on(part) for shard, part in bucket.parts.items()} == {
+        0: [(0, 1), (0, 2)],
+        1: [(1, 0), (0, 0)],
+    }
+    assert [[one.key_index for one in bucket.parts[1].spans_in(*some)] for some in ((0, 1), (1, 2), (0, 2))] == [
+        [1],
+        [0],
+        [1, 0],
+    ]
     assert {shard: part.bounds.tolist() for shard, part in bucket.parts.items()} == {0: [0, 8, 12], 1: [0, 8, 16]}
     assert {shard: part.priorities.tolist() for shard, part in bucket.parts.items()} == {0: [1, 1], 1: [0, 1]}
-    assert routing.first_in_bucket == ({1: 1, 0: 0}, {1: 0})
+    assert routing.spans == (
+        {0: KeySpan(0, 0, 2, 1, 2, 5), 1: KeySpan(0, 1, 2, 0, 0, 2)},
+        {1: KeySpan(1, 0, 1, 0, 0, 2)},
+    )
 
 
 def test_keys_are_of_one_bucket_where_they_are_updated_alike() -> None:
@@ -101,6 +115,6 @@ def test_keys_are_of_one_bucket_where_they_are_updated_alike() -> None:
 
 
 def test_a_large_key_is_on_every_shard() -> None:
-    ranges = routing_of(described([1 << 16], 4)).ranges[0]
-    assert sorted(ranges) == [0, 1, 2, 3]
-    assert {len(some) for some in ranges.values()} == {64}
+    (spans,) = routing_of(described([1 << 16], 4)).spans
+    assert sorted(spans) == [0, 1, 2, 3]
+    assert {one.stop - one.first for one in spans.values()} == {64}

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store_cluster import given as given_key
-from store_cluster import key_of, store_of
+from store_cluster import key_of, slices_on, store_of
 from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
@@ -489,9 +489,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
         job = core.job
         for number, bucket in job.buckets.items():
             part = bucket.spec.part
-            for slice_, (place, index) in enumerate(
-                zip(part.key_indices.tolist(), part.slice_indices.tolist(), strict=True)
-            ):
+            for slice_, (place, index) in enumerate(slices_on(part)):
                 applied = logs.applied.get((shard, number, slice_), [])
                 logs.check_order(program, keys[place], applied)
                 for slot, step in applied:
@@ -535,7 +533,7 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
         part = bucket.spec.part
         for number in range(first, stop):
             through = dict(zip(bucket.spec.slots, bucket.through[:, number].tolist(), strict=True))
-            check_answer(wait, description.keys[int(part.key_indices[number])], through)
+            check_answer(wait, description.keys[slices_on(part)[number][0]], through)
         answer_range(merger, wait, bucket, first, stop, version)
 
     def of_unit(merger: Merger, wait: PullWait, version: int, unit: TableState) -> Any:
@@ -582,7 +580,7 @@ def test_merging_by_arrival_adds_each_push_once_in_the_order_that_is_logged(
         job = simulation.shards[shard].job
         bucket = job.buckets.get(number)
         if bucket is not None:
-            key = program.description.keys[int(bucket.spec.part.key_indices[slice_])]
+            key = program.description.keys[slices_on(bucket.spec.part)[slice_][0]]
             logs.check_order(program, key, applied)
             assert [step for _, step in applied] == sorted(step for _, step in applied)
 
