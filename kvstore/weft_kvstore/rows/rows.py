@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from weft_kernels.indexing import summed_rows as added_rows
-from weft_kernels.row_copies import put_rows, take_rows, taken_rows
+from weft_kernels.row_copies import put_rows, taken_rows
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import PushRefusedError, StoreRefusedError
@@ -80,20 +80,11 @@ def batches(parts: Iterable[Rows], most: int) -> list[Rows]:
 
 def own_rows(part: Rows) -> tuple[Array, Array]:
     """Ids and values without those of rows that are elsewhere."""
-    return _kept(part.ids, part.values, _is_own(part))
-
-
-def _is_own(part: Rows) -> Array | None:
-    """Which rows (n) bool are not elsewhere; None where no row is."""
     if part.elsewhere is None:
-        return None
-    found = np.ones(len(part.ids), np.bool_)
-    found[part.elsewhere] = False
-    return found
-
-
-def _kept(ids: Array, values: Array, which: Array | None) -> tuple[Array, Array]:
-    return (ids, values) if which is None else (ids.compress(which), values.compress(which, axis=0))
+        return part.ids, part.values
+    own = np.ones(len(part.ids), np.bool_)
+    own[part.elsewhere] = False
+    return part.ids.compress(own), part.values.compress(own, axis=0)
 
 
 def distinct_ids(ids: Array, count: int | None) -> tuple[Array, Array | None]:
@@ -169,7 +160,9 @@ class Chunks:
 
 
 MOST_PARTS: Final = 16
-"""Parts of a sum that each push is looked up in; more of them are put in order first."""
+FEW_ELEMENTS: Final = 1 << 18
+"""Of a sum of more parts than the first, which each push is looked up in, no more than the second are copied to be one
+part: to copy more takes longer than to look."""
 
 FEW_ELSEWHERE: Final = 1 / 8
 """Of a part's rows, so many may be in parts before it and stay here too: to leave them out, all others are copied."""
@@ -177,21 +170,22 @@ FEW_ELSEWHERE: Final = 1 / 8
 SEARCH_COST: Final = 16
 """Ids that are merged in the time in which one is searched for."""
 
-ORDERED_AT_ONCE: Final = 1 << 18
-"""Elements that are put in order between two stops, or twice as many."""
-
 
 def merging(total: list[Rows], gradient: Iterable[Rows]) -> Generator[int, None, list[Rows]]:
     """Makes the sum of both, row by row: `total` before `gradient`, and what only one has as it is. Both may be
     written, and their parts be parts of the sum. Stops often, with how many elements it has used since it last did.
     """
-    parts = total if len(total) <= MOST_PARTS else [(yield from _in_order(total))]
-    left: list[Rows] = []
+    parts, left = [part for part in total if len(part.ids)], list[Rows]()
+    if len(parts) > MOST_PARTS and sum(part.values.size for part in parts) <= FEW_ELEMENTS:
+        ids, values = map(np.concatenate, zip(*map(own_rows, parts), strict=True))
+        order = np.argsort(ids)
+        parts = [Rows(ids.take(order), taken_rows(values, order))]
+        yield values.size
+    least, greatest = [np.array([part.ids[end] for part in parts]) for end in (0, -1)]
     for ids, values, _ in gradient:
         is_there: Array | None = None
-        for here, sums, _ in parts:
-            if not len(ids) or not len(here) or ids[0] > here[-1] or ids[-1] < here[0]:
-                continue
+        among = ((least <= ids[-1]) & (greatest >= ids[0])).nonzero()[0].tolist() if parts and len(ids) else []
+        for here, sums, _ in [parts[number] for number in among]:
             at, positions, looked_at = _common(ids, here)
             if at.size:
                 if is_there is None:
@@ -214,7 +208,7 @@ def merging(total: list[Rows], gradient: Iterable[Rows]) -> Generator[int, None,
         else:
             values[at] = 0
             left.append(Rows(ids, values, at))
-    return [part for part in (*parts, *left) if len(part.ids)] or total
+    return [*parts, *[part for part in left if len(part.ids)]] or total
 
 
 def _common(ids: Array, here: Array) -> tuple[Array, Array, int]:
@@ -246,28 +240,3 @@ def _searched(few: Array, many: Array) -> tuple[Array, Array]:
     np.minimum(found, len(many) - 1, out=found)
     (at,) = (many.take(found) == few).nonzero()
     return at, found.take(at)
-
-
-def _in_order(parts: Sequence[Rows]) -> Generator[int, None, Rows]:
-    """All rows as one part, made range of ids by range of ids; stops after each."""
-    is_own = [_is_own(part) for part in parts]
-    of, width = parts[0], parts[0].values.shape[1]
-    count = sum(len(ids) - (0 if elsewhere is None else len(elsewhere)) for ids, _, elsewhere in parts)
-    whole = Rows(np.empty(count, of.ids.dtype), np.empty((count, width), of.values.dtype))
-    # Every n-th id of each part: of as many as there are parts, each is a cut.
-    every = max(ORDERED_AT_ONCE // max(width, 1) // len(parts), 1)
-    cuts = np.sort(np.concatenate([ids[every - 1 :: every] for ids, *_ in parts]))[len(parts) - 1 :: len(parts)]
-    bounds = [(0, *ids.searchsorted(cuts, "right").tolist(), len(ids)) for ids, *_ in parts]
-    begin = 0
-    for ranges in zip(*map(pairwise, bounds), strict=True):
-        some = [
-            _kept(part.ids[low:high], part.values[low:high], None if own is None else own[low:high])
-            for part, own, (low, high) in zip(parts, is_own, ranges, strict=True)
-        ]
-        ids, values = map(np.concatenate, zip(*some, strict=True))
-        order, end = np.argsort(ids), begin + len(ids)
-        ids.take(order, out=whole.ids[begin:end], mode="clip")
-        take_rows(values, order, whole.values[begin:end])
-        yield values.size
-        begin = end
-    return whole

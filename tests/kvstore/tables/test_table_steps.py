@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from store_cluster import constant, ended, store_of, table_of
 from store_cluster import given as given_key
-from weft_kernels import row_copies
 from weft_kvstore.arrays import Array, Segment
 from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
@@ -348,23 +347,17 @@ def test_a_long_gradient_is_measured_in_pieces() -> None:
 
 
 def test_what_many_slots_pushed_is_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few rows each has: what was looked at is added up over all of them, and a sum of many parts is put in
-    order range by range."""
+    """However few rows each has: what was looked at is added up over all of them."""
     slots, count, among, piece = 3 * MOST_PARTS, 400, 100_000, 1 << 13
     used, draw, wanted = [0], np.random.default_rng(1), np.zeros((among, WIDTH), np.float32)
-
-    def take(array: Array, places: Array, out: Array) -> None:
-        used[-1] += out.size
-        row_copies.take_rows(array, places, out)
 
     def look_up(ids: Array, here: Array) -> tuple[Array, Array, int]:
         used[-1] += len(ids) + min(len(here), 16 * len(ids))
         return common(ids, here)
 
     common = rows._common
-    monkeypatch.setattr(rows, "take_rows", take)
     monkeypatch.setattr(rows, "_common", look_up)
-    monkeypatch.setattr(rows, "ORDERED_AT_ONCE", piece // 8)
+    monkeypatch.setattr(rows, "FEW_ELEMENTS", piece)
     monkeypatch.setattr("weft_kvstore.tables.PIECE_ELEMENTS", piece)
     description = store_of([constant(table_of("w", (among, WIDTH), slots), 0.0)], slots=slots, shards=1)
     (table,) = JobShard(msgspec.structs.replace(description, hyper={"lr": 1.0}), 0).tables.values()

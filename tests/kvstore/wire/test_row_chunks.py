@@ -11,7 +11,7 @@ from store_cluster import ended
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import MOST_PARTS, ORDERED_AT_ONCE, Chunks, Rows, batches, is_ascending, merging, own_rows
+from weft_kvstore.rows.rows import FEW_ELEMENTS, MOST_PARTS, Chunks, Rows, batches, is_ascending, merging, own_rows
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, RowReader, RowSource
 from weft_kvstore.wire.messages import PayloadKind
@@ -129,14 +129,14 @@ def test_rows_that_are_not_between_those_beside_them_are_refused(
         push.add(first, len(ids) // 2, 2, some_rows(ids), "here")
 
 
-@pytest.mark.parametrize("at_once", [ORDERED_AT_ONCE, 60])
+@pytest.mark.parametrize("few", [FEW_ELEMENTS, 60])
 @pytest.mark.parametrize("slots", [1, 2, 3, MOST_PARTS + 3])
 @pytest.mark.parametrize(("count", "among"), [(0, 200), (1, 200), (30, 200), (120, 200), (30, 3000), (120, 3000)])
 def test_a_sum_of_pushes_is_that_of_their_rows_in_order(
-    slots: int, count: int, among: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+    slots: int, count: int, among: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many ids few are common: those stay where they came, as zeros, and are named."""
-    monkeypatch.setattr("weft_kvstore.rows.rows.ORDERED_AT_ONCE", at_once)
+    monkeypatch.setattr("weft_kvstore.rows.rows.FEW_ELEMENTS", few)
     draw = np.random.default_rng(count)
     pushes, wanted = [], {}
     for _ in range(slots):
