@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,20 @@ from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome, joined_pul
 from weft_kvstore.wire.messages import MAX_ENTRIES, PayloadKind, Reading
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
+
+
+class StoreCall(NamedTuple):
+    """A call of a store, for keys that are at one step, or version: those at the positions `which` of a longer list.
+    `values` are sent, of rows of these `ids`; for the others see `Store.pushpull`."""
+
+    keys: KeySet
+    number: int
+    which: Sequence[int]
+    values: Any = None
+    ids: Ids | None = None
+    wanted: Ids | None = None
+    out: list[Array] | None = None
+    shape: tuple[int, ...] | None = None
 
 
 class Store:

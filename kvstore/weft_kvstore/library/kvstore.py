@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import cycle
+from functools import partial
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ import numpy as np
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store, consistent_read
+from weft_kvstore.client.calls import Store, StoreCall, consistent_read
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
@@ -38,8 +39,8 @@ from weft_kvstore.library.arrays import (
     sum_of,
     user_dtype,
 )
-from weft_kvstore.library.calls import RowCalls
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
+from weft_kvstore.library.rows import TableRows
 from weft_kvstore.library.steps import Barriers, SlotSteps, await_shards, check_number, checked_priority, is_whole
 from weft_kvstore.local import LocalSlot, LocalStore
 from weft_kvstore.process import OwnProcess
@@ -57,7 +58,7 @@ Described: TypeAlias = StoreDescription | str | os.PathLike[str]
 DEFAULTS = LinkSettings()
 
 
-class KVStore(RowCalls):
+class KVStore:
     """A worker's connection to a store, as one slot. Made by `connect` (shards are processes) or `local` (this
     process).
 
@@ -91,12 +92,15 @@ class KVStore(RowCalls):
         self._process = OwnProcess()
         self._by_slot: dict[int, KVStore] = {}
         """Of a local store, who has each slot, once `at_slot` was called."""
+        self._store = store
         if same is None:
-            registry, traffic = KeyRegistry(description, slot), ArrayTraffic()
-            steps, self._barriers = SlotSteps(store.failed, registry, traffic, step), Barriers(store)
+            self._registry, self._traffic = KeyRegistry(description, slot), ArrayTraffic()
+            self._steps = SlotSteps(store.failed, self._registry, self._traffic, step)
+            self._barriers = Barriers(store)
         else:
-            registry, traffic, steps, self._barriers = same._registry, same._traffic, same._steps, same._barriers
-        super().__init__(store, registry, steps, traffic)
+            self._registry, self._traffic = same._registry, same._traffic
+            self._steps, self._barriers = same._steps, same._barriers
+        self._rows = partial(TableRows, self._registry, store)
         _stores.add(self)
 
     @classmethod
@@ -240,7 +244,10 @@ class KVStore(RowCalls):
                     instead = f"where it has no value yet, set({one!r}, value, version=0) gives it one"
                     detail = f"has begun its steps: {instead}"
                 raise StoreRefusedError(f"{where(call, one)}: slot {self.slot} {detail}")
-        arrays = _wholes(keys, values, [f"{where(call, one)}: value" for one in given])
+        arrays = [
+            checked(first, user_dtype(spec), tuple(spec.shape), f"{where(call, one)}: value")
+            for one, spec, first in zip(given, keys, values, strict=True)
+        ]
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
             begun = [
@@ -259,31 +266,32 @@ class KVStore(RowCalls):
         A higher `priority` is sent first; equal ones follow the keys' priorities in the description. The future ends
         when the shards have the gradient, which may be before they apply it.
         """
-        call = "push"
-        if type(priority) is not int or priority:
-            priority = checked_priority(priority, self._registry.call(call))
-        return self._push(call, self._registry.key_set(key, call, pushes=True), gradient, step, priority)
+        keys = self._registry.key_set(key, "push", pushes=True)
+        return self._push(WholeKeys(self._registry, "push", keys, gradient), step, priority)
 
-    def _push(self, call: str, keys: KeySet, gradient: Any, step: int | None, priority: int) -> Future[None]:
-        """Gradients that are not yet what the store takes are checked, brought to the host, and added up."""
-        arrays = None if keys.has_half else keys.fitting(gradient)
-        groups: list[list[Any]] | None = None
-        if arrays is None:
-            groups = self._gradients(call, keys, gradient)
-            arrays = [one for some in groups for one in some]
+    def push_rows(
+        self, key: UserKey | UserKeys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0
+    ) -> Future[None]:
+        """`push` of rows of a table. `ids` are integers of any shape, `rows` has the shape (...ids, ...row).
+
+        Rows of the same id are added up, and negative ids are padding. A table is pushed once a step; `ids` may be
+        empty."""
+        return self._push(self._rows("push_rows", key, ids, rows), step, priority)
+
+    def _push(self, given: Given, step: int | None, priority: int) -> Future[None]:
+        if type(priority) is not int or priority:
+            priority = checked_priority(priority, self._registry.call(given.call))
 
         def send(steps: list[int], hosts: list[Array]) -> Future[None]:
-            sums = hosts if groups is None else _sums(keys.keys, groups, hosts)
-            first = steps[0] if steps else 0
-            if steps.count(first) == len(steps):
-                return self._store.push(keys, first, sums, priority=priority)
+            return self._send(given.calls(steps, hosts), PayloadKind.GRADIENT, priority)
 
-            def begin(some: KeySet, step: int, which: list[int]) -> Future[None]:
-                return self._store.push(some, step, [sums[one] for one in which], priority=priority)
+        return self._steps.push(given.call, given.names, step, given.arrays, send)
 
-            return joined([self._at_each(call, keys, steps, begin)], nothing)
-
-        return self._steps.push(call, keys.names, step, arrays, send)
+    def _send(self, calls: Sequence[StoreCall], kind: PayloadKind, priority: int = 0) -> Future[None]:
+        begun = [
+            self._store.push(one.keys, one.number, one.values, one.ids, kind=kind, priority=priority) for one in calls
+        ]
+        return begun[0] if len(begun) == 1 else joined(begun, nothing)
 
     @overload
     def pull(
@@ -307,49 +315,74 @@ class KVStore(RowCalls):
         The result is a new array, or `out`, which may be on a GPU or a PyTorch parameter. In async mode `settled` waits
         for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
         """
-        call = "pull"
-        if type(priority) is not int or priority:
-            priority = checked_priority(priority, self._registry.call(call))
-        return self._pull(call, self._registry.key_set(key, call), out, version, settled=settled, priority=priority)
+        keys = self._registry.key_set(key, "pull")
+        return self._pull(WholeKeys(self._registry, "pull", keys, out=out), version, settled=settled, priority=priority)
+
+    def pull_rows(
+        self,
+        key: UserKey | UserKeys,
+        ids: Any,
+        *,
+        version: int | None = None,
+        settled: bool = False,
+        out: Any = None,
+        priority: int = 0,
+    ) -> Future[Any]:
+        """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
+        given = self._rows("pull_rows", key, ids, out=out, pulls=True)
+        return self._pull(given, version, settled=settled, priority=priority)
 
     def _pull(
-        self, call: str, keys: KeySet, out: Any, version: int | None, *, settled: bool, priority: int
+        self, given: Given, version: int | None, *, settled: bool = False, state: bool = False, priority: int = 0
     ) -> Future[Any]:
-        """The store itself writes arrays of `out` where it can write all of them; else they are written from what was
-        pulled."""
-        asked, outs = keys, None if out is None else keys.fitting(out, writable=True)
-        groups: Outs | None = None
-        if keys.has_half or (out is not None and outs is None):
-            groups, asked = self._outs(call, keys, out), self._registry.key_set([*keys.given], call)
-            outs = None if keys.has_half else asked.fitting([group[0][1] for group in groups if group], writable=True)
+        """Values, or the rule's `state`."""
+        if type(priority) is not int or priority:
+            priority = checked_priority(priority, self._registry.call(given.call))
+        delivers = given.outs is not None and not state
 
-        def send(versions: list[int], _: list[Array]) -> Future[Any]:
-            first = versions[0] if versions else 0
-            unchecked = version is None and not self._steps.unchecked.isdisjoint(asked.names)
-            if not unchecked and versions.count(first) == len(versions):
-                return self._store.pull(asked, first, settled=settled, out=outs, priority=priority)
+        def send(versions: list[int], hosts: list[Array]) -> Future[Any]:
+            unchecked = version is None and not state and not self._steps.unchecked.isdisjoint(given.names)
+            begun: list[tuple[StoreCall, Future[Any]]] = []
+            for one in given.calls(versions, hosts, sends=False, apart=state):
+                pulled = self._store.pull(
+                    one.keys,
+                    one.number,
+                    one.wanted,
+                    settled=settled,
+                    state=state,
+                    out=one.out,
+                    shape=one.shape,
+                    with_versions=unchecked,
+                    priority=priority,
+                )
+                if unchecked:
+                    pulled = self._checked(one.keys, pulled)
+                elif state and one.keys.has_half and one.keys.layout is None:
+                    master: Future[Any] = self._store.pull(one.keys, one.number, settled=settled, as_kept=True)
+                    pulled = joined([pulled, master], lambda both: {**both[0], MASTER: both[1]})
+                begun.append((one, pulled))
+            return in_order(given, begun, as_list=delivers)
 
-            def begin(some: KeySet, at: int, which: list[int]) -> Future[list[Array]]:
-                own = None if outs is None else [outs[one] for one in which]
-                pulled = self._store.pull(some, at, settled=settled, out=own, with_versions=True, priority=priority)
-                if unchecked and self._steps.start:
-                    pulled = after(pulled, self._steps.not_restored)
+        pulled = self._steps.pull(given.call, given.names, version, given.asked, send)
+        return self._deliver(given, pulled) if delivers else pulled
 
-                def values(found: list[Pulled]) -> list[Array]:
-                    if unchecked:
-                        self._steps.check_steps(some.names, found[0].highest)
-                    return found[0].values
+    def _checked(self, keys: KeySet, pulled: Future[Pulled]) -> Future[Any]:
+        """The first values that are pulled of keys: are they those of the step at which the slot has begun?"""
+        if self._steps.start:
+            pulled = after(pulled, self._steps.not_restored)
 
-                return joined([pulled], values)
+        def values(found: Pulled) -> Any:
+            self._steps.check_steps(keys.names, found.highest)
+            return found.values[0] if keys.single else found.values
 
-            found = self._at_each(call, asked, versions, begin)
-            return joined([found], lambda values: values[0][0] if asked.single else values[0])
+        return joined([pulled], lambda found: values(found[0]))
 
-        pulled = self._steps.pull(call, asked.names, version, [], send)
-        if groups is None:
-            return pulled
-        found = joined([pulled], lambda values: as_given(keys.keys, values[0]))
-        return self._traffic.deliver(self._registry.call(call), keys.names, found, groups, single=keys.single)
+    def _deliver(self, given: Given, pulled: Future[list[Array]]) -> Future[Any]:
+        """Values in the types that users have, and in the arrays that they have given for them."""
+        assert given.outs is not None
+        found = joined([pulled], lambda values: as_given(given.specs, values[0]))
+        where = self._registry.call(given.call)
+        return self._traffic.deliver(where, given.names, found, given.outs, single=given.single)
 
     @overload
     def pushpull(
@@ -363,47 +396,84 @@ class KVStore(RowCalls):
         self, key: UserKey | UserKeys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
     ) -> Future[Any]:
         """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
-        call = "pushpull"
+        keys = self._registry.key_set(key, "pushpull", pushes=True)
+        return self._pushpull(WholeKeys(self._registry, "pushpull", keys, gradient, out), step, priority)
+
+    def pushpull_rows(
+        self,
+        key: UserKey | UserKeys,
+        ids: Any,
+        rows: Any,
+        pull_ids: Any = None,
+        *,
+        step: int | None = None,
+        out: Any = None,
+        priority: int = 0,
+    ) -> Future[Any]:
+        """`push_rows`, then `pull_rows` of the version that includes it, in one message.
+
+        The result are the new rows of `ids`, or of `pull_ids`, such as those of the next batch."""
+        call = "pushpull_rows"
+        if pull_ids is None:
+            given = self._rows(call, key, ids, rows, out, pulls=True)
+        else:
+            given = self._rows(call, key, ids, rows)
+            given.then_pull(self._rows(call, key, pull_ids, out=out, pulls=True))
+        return self._pushpull(given, step, priority)
+
+    def _pushpull(self, given: Given, step: int | None, priority: int) -> Future[Any]:
         if type(priority) is not int or priority:
-            priority = checked_priority(priority, self._registry.call(call))
-        keys = self._registry.key_set(key, call, pushes=True)
-        arrays = None if keys.has_half or len(keys.names) > MAX_ENTRIES else keys.fitting(gradient)
-        outs = None if out is None else keys.fitting(out, writable=True)
-        if arrays and (out is None or outs is not None):
+            priority = checked_priority(priority, self._registry.call(given.call))
 
-            def send(steps: list[int], hosts: list[Array]) -> Future[Any]:
-                return self._store.pushpull(keys, steps[0], hosts, out=outs, priority=priority)
+        def send(steps: list[int], hosts: list[Array]) -> Future[Any]:
+            begun: list[tuple[StoreCall, Future[Any]]] = []
+            for one in given.calls(steps, hosts):
+                pulled = self._store.pushpull(
+                    one.keys,
+                    one.number,
+                    one.values,
+                    one.ids,
+                    out=one.out,
+                    wanted=one.wanted,
+                    shape=one.shape,
+                    priority=priority,
+                )
+                begun.append((one, pulled))
+            return in_order(given, begun, as_list=given.outs is not None)
 
-            begun = self._steps.pushpull(call, keys.names, step, arrays, send)
-            if begun is not None:
-                return begun
-        self._outs(call, keys, out)  # What `pull` would refuse, before something is begun that belongs to it.
-        pushed = self._push(call, keys, gradient, step, priority)
-        version = None if step is None else step + 1
-        return joined([self._pull(call, keys, out, version, settled=False, priority=priority), pushed], itemgetter(0))
+        found = None
+        if len(given.names) <= MAX_ENTRIES:
+            found = self._steps.pushpull(given.call, given.names, step, given.arrays, send)
+        if found is None:  # Keys are at several steps, a push has failed, or arrays are not on the host yet.
+            pushed = self._push(given, step, priority)
+            pulled = self._pull(given, None if step is None else step + 1, priority=priority)
+            return joined([pulled, pushed], itemgetter(0))
+        return found if given.outs is None else self._deliver(given, found)
 
     def pull_state(self, key: UserKey | UserKeys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
         """The optimizer's state of a key, such as momentum, by name; each of the key's shape."""
-        call = "pull_state"
-        keys = self._registry.key_set(key, call)
+        keys = self._registry.key_set(key, "pull_state")
+        return self._pull(WholeKeys(self._registry, "pull_state", keys), version, settled=settled, state=True)
 
-        def send(versions: list[int], _: list[Array]) -> Future[Any]:
-            pulled = [self._state(one, at, settled=settled) for one, at in zip(keys.keys, versions, strict=True)]
-            return joined(pulled, lambda found: found[0] if keys.single else found)
-
-        return self._steps.pull(call, keys.names, version, [], send)
+    def pull_state_rows(
+        self, key: UserKey | UserKeys, ids: Any, *, version: int | None = None, settled: bool = False
+    ) -> Future[Any]:
+        """`pull_state` of rows of a table, shaped as by `pull_rows`."""
+        return self._pull(self._rows("pull_state_rows", key, ids, pulls=True), version, settled=settled, state=True)
 
     def set(self, key: UserKey | UserKeys, value: Any, *, version: int) -> Future[None]:
         """Sets the key's value at a version that has not passed; immediately in async mode."""
-        call = "set"
-        keys = self._registry.key_set(key, call)
-        wheres = [f"{self._registry.where(call, one)}: value" for one in keys.given]
-        arrays = _wholes(keys.keys, self._registry.each(call, keys, value), wheres)
+        return self._set(WholeKeys(self._registry, "set", self._registry.key_set(key, "set"), value), version)
 
-        def give(_: list[int], hosts: list[Array]) -> Future[None]:
-            return self._store.set(keys, int(version), as_kept(keys.keys, hosts))
+    def set_rows(self, key: UserKey | UserKeys, ids: Any, rows: Any, *, version: int) -> Future[None]:
+        """`set` of rows of a table."""
+        return self._set(self._rows("set_rows", key, ids, rows), version)
 
-        return self._steps.set(call, keys.names, version, arrays, give)
+    def _set(self, given: Given, version: int) -> Future[None]:
+        def give(versions: list[int], hosts: list[Array]) -> Future[None]:
+            return self._send(given.calls(versions, hosts), PayloadKind.VALUE)
+
+        return self._steps.set(given.call, given.names, version, given.arrays, give)
 
     def restore(self, key: UserKey | UserKeys, value: Any, state: Any = None, *, step: int) -> Future[None]:
         """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
@@ -422,26 +492,59 @@ class KVStore(RowCalls):
         arrays: list[Any] = []
         sent: list[tuple[KeyDescription, int]] = []
         for one, spec, first, named in zip(keys.given, keys.keys, values, states, strict=True):
-            where, dtype = self._registry.where(call, one), np.dtype(spec.dtype)
+            where, dtype, shape = self._registry.where(call, one), np.dtype(spec.dtype), tuple(spec.shape)
             given = dict(self._registry.state_of_user(named, where))
             master = given.pop(MASTER, None) if spec.half is not None else None
-            for number, name in enumerate(self._registry.state_names(spec, given, where, required=bool(named)), 1):
-                arrays.append(checked(given[name], dtype, tuple(spec.shape), f"{where}: state {name!r}"))
-                sent.append((spec, number))
+            state_arrays = self._state_arrays(spec, given, shape, where, required=bool(named))
             whole = (first, user_dtype(spec)) if master is None else (master, dtype)
-            arrays.append(checked(*whole, tuple(spec.shape), f"{where}: value"))
-            sent.append((spec, 0))
+            arrays += [*state_arrays, checked(*whole, shape, f"{where}: value")]
+            sent += [(spec, number) for number in (*range(1, len(state_arrays) + 1), 0)]
 
         def give(versions: list[int], hosts: list[Array]) -> Future[None]:
             """The rule's state first: with the value steps may begin, and what is of one key arrives in order."""
-            kept = zip(sent, cycle(versions), as_kept([spec for spec, _ in sent], hosts), strict=False)
             begun = [
-                self._store.push(spec.key, version, host, kind=PayloadKind.RESTORED, array=number)
-                for (spec, number), version, host in kept
+                self._store.push(spec.key, step, host, kind=PayloadKind.RESTORED, array=number)
+                for (spec, number), host in zip(sent, as_kept([spec for spec, _ in sent], hosts), strict=True)
             ]
             return joined(begun, nothing)
 
         return self._steps.set(call, keys.names, step, arrays, give)
+
+    def restore_rows(
+        self, key: UserKey | UserKeys, ids: Any, rows: Any, state: Any = None, *, step: int
+    ) -> Future[None]:
+        """`restore` of rows of a table: values from `pull_rows`, and state from `pull_state_rows` or None.
+
+        Several calls may restore rows of one table, at the same step. Call it before `restore` of keys that are no
+        tables, and wait for it: the other slots wait for those."""
+        call = "restore_rows"
+        self._steps.check_start(call, step)
+        given = self._rows(call, key, ids, rows)
+        states = self._registry.listed(call, key, state, rows=True)[3][0]
+        arrays, of_state = [*given.arrays], list[tuple[int, int]]()
+        for at, (one, named) in enumerate(zip(given.tables, states, strict=True)):
+            own = self._registry.state_of_user(named, one.where)
+            found = self._state_arrays(one.spec, own, one.shape, one.where, required=False)
+            arrays += found
+            of_state += [(at, array) for array in range(1, len(found) + 1)]
+
+        def give(versions: list[int], hosts: list[Array]) -> Future[None]:
+            """Values first: there is state of rows that are there."""
+            calls = given.calls(versions, hosts)
+            begun = [self._send(calls, PayloadKind.RESTORED)]
+            for (at, array), values in zip(of_state, hosts[len(given.arrays) :], strict=True):
+                one, kept = calls[at], given.tables[at].kept(values)
+                begun.append(self._store.push(one.keys, array, kept, one.ids, kind=PayloadKind.RESTORED_STATE))
+            return joined(begun, nothing)
+
+        return self._steps.set(call, given.names, step, arrays, give)
+
+    def _state_arrays(
+        self, spec: KeyDescription, given: Mapping[str, Any], shape: tuple[int, ...], where: str, *, required: bool
+    ) -> list[Any]:
+        """The rule's arrays of a key, in their order; none where none were given. Raises StoreRefusedError."""
+        names = self._registry.state_names(spec, given, where, required=required)
+        return [checked(given[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}") for name in names]
 
     def read_consistent(self, key: UserKeys) -> Future[tuple[int, list[Array]]]:
         """(version, values): the values of several keys at one version, the newest available. Sync mode only."""
@@ -456,60 +559,6 @@ class KVStore(RowCalls):
             lambda _: consistent_read(self._store, several, several.versioned),
         )
         return joined([read], lambda found: (found[0][0], as_given(keys.keys, found[0][1])))
-
-    def _at_each(
-        self,
-        call: str,
-        keys: KeySet,
-        numbers: Sequence[int],
-        begin: Callable[[KeySet, int, list[int]], Future[Any]],
-    ) -> Future[list[Any]]:
-        """Begins a call for the keys that are at one step, or version, together: `begin(keys, number, which)`. Ends
-        with what they end with, in the order of the keys."""
-        groups: dict[int, list[int]] = {}
-        for which, number in enumerate(numbers):
-            groups.setdefault(number, []).append(which)
-        begun = [
-            begin(self._registry.key_set([keys.given[which] for which in some], call), number, some)
-            for number, some in groups.items()
-        ]
-
-        def ordered(found: list[Any]) -> list[Any]:
-            placed: dict[int, Any] = {}
-            for some, values in zip(groups.values(), found, strict=True):
-                placed.update(zip(some, values or (), strict=False))
-            return [placed[which] for which in sorted(placed)]
-
-        return joined(begun, ordered)
-
-    def _state(self, key: KeyDescription, version: int, *, settled: bool) -> Future[Any]:
-        """The rule's state; of a key of 16 bits with what its shard has in float32."""
-        state = self._store.pull(key.key, version, settled=settled, state=True)
-        if key.half is None:
-            return state
-        kept: Future[Any] = self._store.pull(key.key, version, settled=settled, as_kept=True)
-        return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
-
-    def _outs(self, call: str, keys: KeySet, out: Any) -> Outs:
-        """The arrays that each key's value goes to: one, or several, as devices have them."""
-        found: Outs = []
-        for one, key, given in zip(keys.given, keys.keys, self._registry.each(call, keys, out), strict=True):
-            group = given if isinstance(given, list | tuple) and given else [given]
-            form = user_dtype(key), tuple(key.shape), self._registry.where(call, one)
-            found.append([(own, checked_out(own, *form)) for own in group if own is not None])
-        return found
-
-    def _gradients(self, call: str, keys: KeySet, gradient: Any) -> list[list[Any]]:
-        """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
-        found = []
-        for one, key, value in zip(keys.given, keys.keys, self._registry.each(call, keys, gradient), strict=True):
-            where, shape = f"{self._registry.where(call, one)}: gradient", tuple(key.shape)
-            if not is_several(value, shape):
-                found.append(_wholes([key], [value], [where]))
-                continue
-            parts = [checked(part, user_dtype(key), shape, f"{where} {at}") for at, part in enumerate(value)]
-            found.append(parts if any(map(is_on_device, parts)) else [sum_of(parts, np.dtype(key.dtype))])
-        return found
 
     # --- Buffers, steps, barriers
 
@@ -575,20 +624,121 @@ class KVStore(RowCalls):
         self.close()
 
 
-def _wholes(keys: Sequence[KeyDescription], values: Sequence[Any], wheres: Sequence[str]) -> list[Any]:
-    """A call's arrays, one a key, as its user has them. Raises StoreRefusedError, which begins with its `where`."""
-    given = zip(keys, values, wheres, strict=True)
-    return [checked(value, user_dtype(key), tuple(key.shape), where) for key, value, where in given]
+# --- What a call of whole keys gives, and what it becomes
 
 
-def _sums(keys: Sequence[KeyDescription], groups: Sequence[Sequence[Any]], hosts: Sequence[Array]) -> list[Array]:
-    """Of each key the sum of its arrays, which are on the host by now, as its shards have it."""
-    brought = iter(hosts)
-    parts = [[next(brought) for _ in group] for group in groups]
-    added = [
-        some[0] if len(some) == 1 else sum_of(some, np.dtype(key.dtype)) for key, some in zip(keys, parts, strict=True)
-    ]
-    return as_kept(keys, added)
+_SENT: Final = {"push": "gradient", "pushpull": "gradient", "set": "value"}
+"""What calls of whole keys send."""
+
+
+class WholeKeys:
+    """A call of whole keys. `arrays` are to be on the host before it begins: each key's gradient, or value, or where it
+    has several `groups` of these. What is pulled is written by the store where that can be, else delivered to `outs`.
+
+    Raises StoreRefusedError for arrays that do not fit."""
+
+    def __init__(self, registry: KeyRegistry, call: str, keys: KeySet, values: Any = None, out: Any = None) -> None:
+        self.call, self.keys, self.specs, self.names, self.single = call, keys, keys.keys, keys.names, keys.single
+        self._registry = registry
+        self.arrays: list[Any] = []
+        self.asked: list[Any] = []
+        self._groups: list[list[Any]] | None = None
+        self.outs: Outs | None = None
+        self._out: list[Array] | None = None
+        if call in _SENT:
+            fitting = None if keys.has_half else keys.fitting(values)
+            if fitting is None:
+                self._groups = self._checked(values)
+                fitting = [*chain.from_iterable(self._groups)]
+            self.arrays = fitting
+        if out is not None:
+            self._out = keys.fitting(out, writable=True)
+        if keys.has_half or (out is not None and self._out is None):
+            self.outs = self._checked_outs(out)
+            first = [group[0][1] for group in self.outs if group]
+            self._out = None
+            if not keys.has_half:
+                self._out = keys.fitting(first[0] if self.single and first else first, writable=True)
+
+    def calls(
+        self, numbers: Sequence[int], hosts: list[Array], *, sends: bool = True, apart: bool = False
+    ) -> list[StoreCall]:
+        """A call for the keys of each step, or version, or `apart` for each key. `hosts`: the arrays, on the host."""
+        keys, out, values = self.keys, self._out, hosts
+        if sends and self._groups is not None:
+            values = self._sums(self._groups, hosts)
+        if len({*numbers}) < 2 and not apart:
+            return [StoreCall(keys, numbers[0] if numbers else 0, range(len(numbers)), values, out=out)]
+        together: dict[Any, list[int]] = {}
+        for at, number in enumerate(numbers):
+            together.setdefault(at if apart else number, []).append(at)
+        return [
+            StoreCall(
+                self._registry.key_set(keys.given[some[0]] if apart else [keys.given[at] for at in some], self.call),
+                numbers[some[0]],
+                some,
+                values and [values[at] for at in some],
+                out=None if out is None else [out[at] for at in some],
+            )
+            for some in together.values()
+        ]
+
+    def _checked(self, values: Any) -> list[list[Any]]:
+        """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
+        found, what = [], _SENT[self.call]
+        for where, key, value in self._each(values):
+            form, told = (user_dtype(key), tuple(key.shape)), f"{where}: {what}"
+            if what == "value" or not is_several(value, form[1]):
+                found.append([checked(value, *form, told)])
+                continue
+            parts = [checked(part, *form, f"{told} {at}") for at, part in enumerate(value)]
+            found.append(parts if any(map(is_on_device, parts)) else [sum_of(parts, np.dtype(key.dtype))])
+        return found
+
+    def _sums(self, groups: list[list[Any]], hosts: Sequence[Array]) -> list[Array]:
+        """Of each key the sum of its arrays, as its shards have it."""
+        brought = iter(hosts)
+        parts = [[next(brought) for _ in group] for group in groups]
+        added = [
+            some[0] if len(some) == 1 else sum_of(some, np.dtype(key.dtype))
+            for key, some in zip(self.specs, parts, strict=True)
+        ]
+        return as_kept(self.specs, added)
+
+    def _checked_outs(self, out: Any) -> Outs:
+        """The arrays that each key's value goes to: one, or several, as devices have them."""
+        found: Outs = []
+        for where, key, given in self._each(out):
+            group = given if isinstance(given, list | tuple) and given else [given]
+            form = user_dtype(key), tuple(key.shape), where
+            found.append([(own, checked_out(own, *form)) for own in group if own is not None])
+        return found
+
+    def _each(self, values: Any) -> Iterable[tuple[str, KeyDescription, Any]]:
+        """Of each key how an error of it begins, and what was given for it."""
+        wheres = [self._registry.where(self.call, one) for one in self.keys.given]
+        return zip(wheres, self.specs, self._registry.each(self.call, self.keys, values), strict=True)
+
+
+Given: TypeAlias = WholeKeys | TableRows
+
+
+def in_order(given: Given, begun: list[tuple[StoreCall, Future[Any]]], *, as_list: bool) -> Future[Any]:
+    """Ends with what a call's pulls end with, in the order of its keys: a list, or one value of a single key."""
+    if len(begun) == 1 and begun[0][0].keys.single == (given.single and not as_list):
+        return begun[0][1]
+
+    def ordered(found: list[Any]) -> Any:
+        placed: dict[int, Any] = {}
+        for (call, _), values in zip(begun, found, strict=True):
+            placed.update(zip(call.which, [values] if call.keys.single else values, strict=True))
+        values = [placed[at] for at in sorted(placed)]
+        return values[0] if given.single and not as_list else values
+
+    return joined([future for _, future in begun], ordered)
+
+
+# --- Stores in a forked child
 
 
 _stores: WeakSet[KVStore] = WeakSet()

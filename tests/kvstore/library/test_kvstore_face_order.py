@@ -15,6 +15,7 @@ import strict_copies
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
 from weft_kvstore import Key, KVStore, StoreError, describe
+from weft_kvstore.wire.messages import PayloadKind
 
 SOON_S = 0.2
 """Far longer than a thread takes that nothing keeps."""
@@ -38,7 +39,8 @@ class Recorded:
                 self.at(step)
             first, second = (step, key) if name == "barrier" else (key, step)
             names = first if isinstance(first, str) else ",".join(getattr(first, "names", first))
-            self.calls.append((name, names, second))
+            call = "set" if named.get("kind") is PayloadKind.VALUE else name
+            self.calls.append((call, names, second))
             return found(key, step, *rest, **named)
 
         return called

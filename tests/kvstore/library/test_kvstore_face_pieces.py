@@ -139,7 +139,9 @@ class ManyStore:
         self.pushed: list[tuple[list[str], int]] = []
         self.outs: list[bool] = []
 
-    def push(self, keys: Sequence[str] | KeySet, step: int, gradients: Sequence[Array], **_: object) -> Future[None]:
+    def push(
+        self, keys: Sequence[str] | KeySet, step: int, gradients: Sequence[Array], *_: object, **__: object
+    ) -> Future[None]:
         keys = keys.names if isinstance(keys, KeySet) else keys
         assert all(np.all(gradient == len(key)) for key, gradient in zip(keys, gradients, strict=True))
         self.pushed.append((list(keys), step))
@@ -149,11 +151,11 @@ class ManyStore:
         self,
         keys: Sequence[str] | KeySet,
         version: int,
-        *,
+        *_: object,
         settled: bool = False,
         out: Sequence[Array] | None = None,
         with_versions: bool = False,
-        **_: object,
+        **__: object,
     ) -> Future[Any]:
         keys = keys.names if isinstance(keys, KeySet) else keys
         self.outs.append(out is not None)
