@@ -6,8 +6,8 @@ which shard, and when; `ClientSockets` carries that out, on the thread of the ca
 of the client's own. The local store begins the same operations on a shard of its own process.
 
 Read in the order of a call. `calls` (the calls, checked and on their way to a thread), `plan` (keys by name, and where
-they lie on the shards) and `encoders` (their encodings), `operation` (what all operations are, and those of
-dense keys), `row_operation` (of rows), `agreement` (barriers, commits, hyper-parameters). Then the state machines,
+they lie on the shards) and `encoders` (their encodings), `operation` (what all operations are, and pushes and pulls),
+`agreement` (barriers, commits, hyper-parameters). Then the state machines,
 without sockets, threads or clocks: `link` (the life of a connection, what is under way on it and is sent again), `core`
 (what comes back, the order of calls, and all of it together). Last what drives them: `sockets`, `poller` and
 `store_client`, which puts a client together.

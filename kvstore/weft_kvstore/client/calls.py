@@ -12,9 +12,8 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
-from weft_kvstore.client.operation import CALLS, Ids, KeyOperation, Operation
+from weft_kvstore.client.operation import CALLS, Ids, KeyOperation, Operation, RowOperation
 from weft_kvstore.client.plan import Keys, KeySet
-from weft_kvstore.client.row_operation import RowOperation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError

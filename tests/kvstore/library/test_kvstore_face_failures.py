@@ -242,7 +242,7 @@ def test_a_call_that_finds_no_memory_names_itself_and_its_key(make: Make, monkey
         raise MemoryError("full")
 
     (store,) = make(describe({"t": Key(shape=(6, 2), rows=True, initializer=0.0)}, rule="sgd"))
-    monkeypatch.setattr("weft_kvstore.client.row_operation.summed_rows", full)
+    monkeypatch.setattr("weft_kvstore.client.operation.summed_rows", full)
     with pytest.raises(StoreError, match="slot 0: push of rows of key 't', step 0: no memory: full"):
         store.push_rows("t", [0, 0], ones(2, 2)).result(WAIT_S)
 
