@@ -163,4 +163,4 @@ class Simulation:
                 if identity in by_identity:
                     self.noise.put(by_identity[identity].down, [bytes(part) for part in parts])
                 else:
-                    core.links.lose(identity)
+                    core.links.disconnect(identity)

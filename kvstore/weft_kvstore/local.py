@@ -226,7 +226,7 @@ class LocalStore(LocalSlot):
                     shard.receive(identity, [header, *map(bytes, payload)], now)
                 except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
                     _log.exception("a message of slot %d failed; its connection is dropped", slot)
-                    shard.links.lose(identity)
+                    shard.links.disconnect(identity)
                     client.disconnected(0, now)
         shard.flush(time.monotonic())
         answers, shard.links.outgoing = shard.links.outgoing, []

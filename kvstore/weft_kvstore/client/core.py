@@ -277,9 +277,9 @@ class ClientCore:
                 self._on_acknowledged(link, message.frame, now)
             case Released():
                 for frame in message.frame:
-                    if frame not in link.shared.frames:
+                    if frame not in link.shared_frames.frames:
                         raise ProtocolError(f"Released.frame: {frame} is not in shared memory")
-                    self._delivered(link, link.shared.release(frame))
+                    self._delivered(link, link.shared_frames.release(frame))
             case PushRefused():
                 self._on_push_refused(link, message)
             case Welcome() | Refused():
@@ -347,8 +347,10 @@ class ClientCore:
 
     def _on_acknowledged(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
-            segments = link.outbox.acknowledge(frame, now)
-            self._delivered(link, link.shared.arrived(frame, segments) if link.shared.frames else segments)
+            segments: Sequence[SentSegment] = link.outbox.acknowledge(frame, now)
+            if link.shared_frames.frames:
+                segments = link.shared_frames.arrived(frame, segments)
+            self._delivered(link, segments)
         if self._leaving:
             self._end_arrived(now)
 
@@ -508,7 +510,7 @@ class ClientCore:
         is_leaving = False
         for shard in operation.pending:
             link = self.links[shard]
-            if link.reads(operation):
+            if link.is_read_by_libzmq(operation):
                 if lacks(error):
                     is_leaving = True
                 else:
@@ -523,7 +525,7 @@ class ClientCore:
         """Ends failed pushes that libzmq reads no more. The others wait until they are overdue, or their shard is."""
         for outcome in [*self._leaving]:
             operation = outcome[0]
-            links = [link for link in self.links if link.reads(operation)]
+            links = [link for link in self.links if link.is_read_by_libzmq(operation)]
             if operation.due_at <= now or any(link.lost is not None for link in links):
                 self.to_close.update([link.shard for link in links])
                 links = []
@@ -578,7 +580,7 @@ class ClientCore:
         for shard in sorted(operation.pending):
             link = self.links[shard]
             silence = _SILENT[link.state]
-            if link.shared.is_unread(operation):
+            if link.shared_frames.is_unread(operation):
                 silence = UNREAD
             waits.append(f"{link.name}: {operation.waits_for.get(shard, silence)}")
         return "; ".join(waits)

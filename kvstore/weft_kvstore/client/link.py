@@ -173,7 +173,7 @@ class ClientLink:
         """When it tries again, or says the Hello again, or a Ping."""
         self._retry_s = FIRST_RETRY_S
         self.outbox: Outbox[SentEntry, Operation] = Outbox(settings, loopback=is_loopback(endpoint))
-        self.shared = SharedFrames(memory)
+        self.shared_frames = SharedFrames(memory)
         """What the shard reads in the client's memory."""
         self.peer_memory: Array | None = None
         """The shard's memory, while each has the other's, if it shares any."""
@@ -233,13 +233,13 @@ class ClientLink:
         self._retry_s = FIRST_RETRY_S
         self._ping_s = min(self._settings.ping_s, message.silence_ms / 4000)
         self._next_at = now + self._ping_s
-        self.listener = b"" if self.shared.memory is None else message.listener
+        self.listener = b"" if self.shared_frames.memory is None else message.listener
         self.new_requests.clear()
         for said in request_messages(self.requests.values(), self.shard):
             self.say(said)
         if self.session > 1:  # What was asked on an earlier connection, and is not repeated, is not wanted any more.
             self.say(Cancel([NO_REQUEST]))
-        return self.shared.release_all()
+        return self.shared_frames.release_all()
 
     def tick(self, now: float) -> None:
         """Keeps the connection alive: begins a new one, or says the Hello again, or a Ping. Finds out whether the shard
@@ -284,7 +284,7 @@ class ClientLink:
             self.counts["payload_bytes_sent"] += frame.nbytes
             receipts, self.acknowledge = self.acknowledge[:MAX_ENTRIES], self.acknowledge[MAX_ENTRIES:]
             self.sent += 1
-            at = self.shared.put(frame) if outbox.shared else []
+            at = self.shared_frames.put(frame) if outbox.shared else []
             if at:
                 self.counts["shared_bytes_sent"] += frame.nbytes
             push = Push(frame.number, frame.rows, at, receipts, pull)
@@ -341,13 +341,13 @@ class ClientLink:
         else:
             self.disconnected(now, StoreLostError(f"{self.name}: {reason}") if reason else None)
 
-    def reads(self, operation: Operation) -> bool:
+    def is_read_by_libzmq(self, operation: Operation) -> bool:
         """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no
         socket's, and what more than one array is in is a copy."""
         return any(
             frame.nbytes >= COPIED_BYTES and any(one.owner is operation for one in frame.segments[:1])
             for number, frame in self.outbox.frames.items()
-            if number not in self.shared.frames
+            if number not in self.shared_frames.frames
         )
 
     def after_stall(self, stall_s: float, now: float) -> None:

@@ -463,7 +463,7 @@ class ShardServer:
             links.outgoing = []
             for identity, parts in outgoing:
                 if not self._router.send(identity, parts):
-                    links.lose(identity)
+                    links.disconnect(identity)
             sent = self._clock()
             self._seconds["answer"] += filled - now
             self._seconds["send"] += sent - filled
@@ -485,7 +485,7 @@ class ShardServer:
                 core.receive(identity, parts, received_at)
             except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
                 _log.exception("a message of %s failed; its connection is dropped", identity.hex())
-                core.links.lose(identity)
+                core.links.disconnect(identity)
             done = clock()
             merged, core.work.at_once_s = core.work.at_once_s, 0.0
             seconds["receive"] += received_at - begun
@@ -533,7 +533,7 @@ class ShardServer:
         with self._opening:
             self._stopping = True
         for identity in list(self._core.peers):
-            self._core.links.lose(identity)
+            self._core.links.disconnect(identity)
         self._router.close()
         if self._listener is not None:
             self._listener.close()

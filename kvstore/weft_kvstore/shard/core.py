@@ -86,7 +86,7 @@ class ShardCore:
         job = self.links.job
         if job is not None:
             self.work.clear(job)
-            self.links.drop(reason)
+            self.links.close_job(reason)
             job.close()
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
@@ -128,7 +128,7 @@ class ShardCore:
         _log.info("slot %d: %s; it has to begin a new one", peer.slot, reason)
         identity = peer.identity
         assert identity is not None
-        self.links.lose(identity)
+        self.links.disconnect(identity)
         self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, reason))
 
     def _handle(self, peer: Peer, message: Request, now: float) -> None:
@@ -200,7 +200,7 @@ class ShardCore:
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer] = None
         if push.at:
-            self.links.read(peer, push.frame, [one for one in segments if one.shared])
+            self.links.update_in_place(peer, push.frame, [one for one in segments if one.shared])
         if newest >= 0:
             self.arrived(peer.slot, newest, now)
         if pull is not None:  # Last: what has been merged by now is answered at once.
@@ -335,10 +335,10 @@ class ShardCore:
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
         links = self.links
-        if links.reading and self.work.has_merged:
+        if links.in_place and self.work.has_merged:
             self.work.has_merged = False
-            for (peer, frame), segments in list(links.reading.items()):
-                links.read(peer, frame, segments)
+            for (peer, frame), segments in list(links.in_place.items()):
+                links.update_in_place(peer, frame, segments)
         if not links.waiting:
             return False
         if not self.work.queue or self.work.batch_is_full:

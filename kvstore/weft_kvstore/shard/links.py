@@ -22,12 +22,13 @@ SHOWN_DIGITS: Final = 12
 # --- How a client begins, and how it ends -----------------------------------------------------------------------------
 # what happens                      | what it has asked for  | what left for it        | what it has pushed
 # ----------------------------------|------------------------|-------------------------|------------------------------
-# lose: its connection is gone      | waits for its next one | leaves again, on that   | stays
+# disconnect: its connection is     | waits for its next one | leaves again, on that   | stays
+#   gone                            |                        |                         |
 # close: its process is gone, as it | is dropped             | is pinned until its     | stays, unless a newer
 #   says, was replaced, or lies     |                        | sockets and memory end  |   incarnation fills the slot
 # tick: its slot is absent          | stays; what others     | stays                   | stays
 #                                   |   wait for of it fails |                         |
-# drop: the job is over             | is dropped             | is forgotten            | is dropped
+# close_job: the job is over        | is dropped             | is forgotten            | is dropped
 #
 # A push that lies in the client's memory is copied before the client may write there again: once it has lost its
 # connection, and where its process is gone.
@@ -41,7 +42,7 @@ class Links:
     `outgoing` collects what is to be sent at once; `waiting` are the peers that may have values or receipts besides.
 
     `listener` is the name of where clients of this host bring their memory, empty where they cannot; `arenas` are what
-    they have brought, while their end is there: see `ArenaListener`. `reading` has the segments of each frame, by its
+    they have brought, while their end is there: see `ArenaListener`. `in_place` has the segments of each frame, by its
     client and number, that wait in the client's memory. `leaving` are clients that are gone, while what left for them
     may be read.
     """
@@ -63,7 +64,7 @@ class Links:
         self.counts = dict.fromkeys(COUNTED, 0)
         self.listener = b""
         self.arenas: Mapping[tuple[bytes, int], Array] = {}
-        self.reading: dict[tuple[Peer, int], list[PushSegment]] = {}
+        self.in_place: dict[tuple[Peer, int], list[PushSegment]] = {}
         self.leaving: list[Peer] = []
         self.welcomed: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection on which a Hello was welcomed: the message received last."""
@@ -87,7 +88,7 @@ class Links:
         job = self._admitted(known, hello)
         if isinstance(job, Refused):
             self.counts["refused_requests"] += 1
-            self.lose(identity)
+            self.disconnect(identity)
             self.say(identity, job)
             return
         slot, peer = hello.slot, self.clients.get(hello.slot)
@@ -99,8 +100,8 @@ class Links:
                 self.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "this connection was lost: begin a new one"))
                 return
             if peer.identity is not None:
-                self.lose(peer.identity)
-            self._stop_reading(peer)
+                self.disconnect(peer.identity)
+            self._copy_in_place(peer)
         if hello.incarnation > self._incarnations.setdefault(slot, hello.incarnation):
             self._incarnations[slot] = hello.incarnation
             job.replace(slot)
@@ -166,7 +167,7 @@ class Links:
             return Refused(RefusalCode.MALFORMED, f"slot {slot}: this connection belongs to slot {same.slot}")
         return job
 
-    def lose(self, identity: bytes) -> None:
+    def disconnect(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten. No harm if it is none."""
         peer = self.peers.pop(identity, None)
         if peer is not None:
@@ -179,7 +180,7 @@ class Links:
         del self.clients[peer.slot]
         self._left[peer.slot] = peer.heard
         self.waiting.pop(peer, None)
-        self._stop_reading(peer)
+        self._copy_in_place(peer)
         peer.close()
         self.leaving.append(peer)
         if identity is not None:
@@ -201,7 +202,7 @@ class Links:
             if now - peer.heard > silence_s:
                 absent[slot] = f"has been silent for {now - peer.heard:.1f} s"
                 if peer.identity is not None:
-                    self.lose(peer.identity)
+                    self.disconnect(peer.identity)
         for peer in self.peers.values() if absent else ():
             waits = [(request, job.lacks(wait, absent)) for request, wait in peer.pulls.items()]
             for request, step in peer.measures.items():
@@ -212,11 +213,11 @@ class Links:
                     slot = found[1][0]
                     self.fail(peer, request, FailureCode.LOST, f"slot {slot} {absent[slot]}: {found[0]}")
 
-    def drop(self, reason: str) -> None:
+    def close_job(self, reason: str) -> None:
         """Ends the job: its clients are told the reason, and closed."""
         job, reason = self.job, reason[:2048]
         assert job is not None
-        self.reading.clear()
+        self.in_place.clear()
         for peer in list(self.clients.values()):
             self.say(peer.identity, Refused(RefusalCode.CLOSED, reason))
             self.close(peer)
@@ -247,21 +248,21 @@ class Links:
             self.leaving.remove(peer)
             peer.release()
 
-    def read(self, peer: Peer, frame: int, segments: list[PushSegment]) -> None:
+    def update_in_place(self, peer: Peer, frame: int, segments: list[PushSegment]) -> None:
         """These segments of a frame came in the client's memory: once none of them waits there, it is told so."""
         buckets = peer.shard.buckets
         if any(buckets[segment.bucket].reads(peer.slot, segment) for segment in segments):
-            self.reading[peer, frame] = segments
+            self.in_place[peer, frame] = segments
         else:
-            self.reading.pop((peer, frame), None)
+            self.in_place.pop((peer, frame), None)
             peer.released.append(frame)
             self.waiting[peer] = None
 
-    def _stop_reading(self, peer: Peer) -> None:
+    def _copy_in_place(self, peer: Peer) -> None:
         """The process may write its memory from now on: what waits there is copied."""
-        frames = [one for one in self.reading if one[0] is peer]
+        frames = [one for one in self.in_place if one[0] is peer]
         for one in frames:
-            del self.reading[one]
+            del self.in_place[one]
         if frames:
             peer.shard.copy_pending(peer.slot)
 

@@ -83,9 +83,9 @@ class Peer:
     the requests carried out of which the client has not heard, `measures` the requests for what steps amount to, with
     the step.
 
-    `shared` is what a client of this host reads in the shard's memory, `released` what the shard reads no more in the
-    client's. `connections` are the identities of those that the socket may still have: what left on them may be read.
-    What passes is added to `counts`.
+    `shared_frames` are what a client of this host reads in the shard's memory, `released` what the shard reads no more
+    in the client's. `connections` are the identities of those that the socket may still have: what left on them may be
+    read. What passes is added to `counts`.
     """
 
     def __init__(self, hello: Hello, shard: JobShard, settings: LinkSettings, counts: dict[str, int]) -> None:
@@ -93,7 +93,7 @@ class Peer:
         self.shard = shard
         self.counts = counts
         self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
-        self.shared = SharedFrames(shard.shared_memory)
+        self.shared_frames = SharedFrames(shard.shared_memory)
         self.connections: set[bytes] = set()
         self.pulls: dict[int, PullWait] = {}
         self.failed: dict[int, Failed] = {}
@@ -123,7 +123,7 @@ class Peer:
         self.released: list[int] = []
         self.measures: dict[int, int] = {}
         self.outbox.share(shared=False)
-        self.shared.release_all()
+        self.shared_frames.release_all()
 
     def disconnect(self) -> None:
         """The connection is gone. What it has not brought waits for the process's next one."""
@@ -144,7 +144,7 @@ class Peer:
             outgoing.append((identity, self.say(Released(_popped(self.released)))))
         outbox = self.outbox
         while outbox.queued_slices and (frame := outbox.fill(now)) is not None:
-            at = self.shared.put(frame) if outbox.shared else []
+            at = self.shared_frames.put(frame) if outbox.shared else []
             if at:
                 self.counts["shared_memory_sent_bytes"] += frame.nbytes
             self.sent += 1
@@ -170,8 +170,8 @@ class Peer:
         """The client has acknowledged frames. Raises ProtocolError for one that is not under way."""
         for frame in frames:
             _release(self.outbox.acknowledge(frame, now))
-            if self.shared.frames:
-                self.shared.release(frame)
+            if self.shared_frames.frames:
+                self.shared_frames.release(frame)
 
     def fail(self, request: int, code: FailureCode, reason: str) -> Failed:
         """A request cannot be answered, which the message says."""
@@ -208,7 +208,7 @@ class Peer:
     def release(self) -> None:
         """Nothing of what left for a process that is gone is read any more."""
         _release(self._left)
-        self.shared.release_all()
+        self.shared_frames.release_all()
 
 
 def _release(segments: Iterable[AnswerSegment]) -> None:

@@ -835,10 +835,10 @@ def test_a_large_frame_of_which_all_was_refused_and_is_sent_again_is_nobodys() -
     (operation,) = client.open.values()
     outbox = client.links[0].outbox
     client.links[0].flush(simulation.now)
-    assert client.links[0].reads(operation)
+    assert client.links[0].is_read_by_libzmq(operation)
     (frame,) = outbox.frames.values()
     outbox.put(frame.segments.pop(), operation.number)
-    assert not client.links[0].reads(operation)
+    assert not client.links[0].is_read_by_libzmq(operation)
     client.end(operation, None, StoreRefusedError("far"))
     client.end_futures()
     assert isinstance(pushed.exception(0), StoreRefusedError)

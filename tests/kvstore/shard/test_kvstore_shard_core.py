@@ -117,7 +117,7 @@ def test_a_refused_run_takes_no_other_with_it() -> None:
 def test_numbered_messages_are_taken_in_order_and_once_and_a_missing_one_ends_the_connection() -> None:
     description = a_store(slots=1)
     shard = Shard(description)
-    shard.core.links.lose(bytes([0]))
+    shard.core.links.disconnect(bytes([0]))
     hello = Hello("job", 1, 0, 1, bytes(16), 2, digest(description))
     welcomes = [*shard.say(0, hello, number=1), *shard.say(0, hello, number=1)]
     assert [type(one) for one in welcomes] == [Welcome, Welcome]
@@ -146,7 +146,7 @@ def test_a_hello_that_is_repeated_does_not_begin_a_connection_again_that_was_los
 
     assert isinstance(say(lost), Welcome)
     assert isinstance(say(lost), Welcome), "it may not have come"
-    shard.core.links.lose(lost)
+    shard.core.links.disconnect(lost)
     answer = say(lost)
     assert isinstance(answer, Refused)
     assert answer.code is RefusalCode.UNKNOWN_LINK
@@ -161,7 +161,7 @@ def test_bytes_under_way_to_a_peer_that_was_lost_are_not_written() -> None:
     shard.core.flush(0.0)
     (frame,) = [parts for _, parts in shard.core.links.outgoing if len(parts) == 2]
     before = bytes(frame[1])
-    shard.core.links.lose(bytes([0]))
+    shard.core.links.disconnect(bytes([0]))
     description = a_store(slots=2)
     shard.say(0, Hello("job", 1, 0, 1, bytes(16), 2, digest(description)))
     for slot in (0, 1):
@@ -215,7 +215,7 @@ def test_a_pull_that_is_cancelled_half_sent_pins_nothing_once_its_client_has_com
     shard.say(0, Cancel([1]))
     assert not peer.outbox.waiting
     assert segment.owner.pinnable.pinned.any()
-    shard.core.links.lose(bytes([0]))
+    shard.core.links.disconnect(bytes([0]))
     shard.say(0, Hello("job", 1, 0, 1, bytes(16), 2, digest(description)))
     shard.say(0, Cancel([0]))
     shard.say(0, Acknowledge([*peer.outbox.frames]))

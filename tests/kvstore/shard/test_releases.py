@@ -115,7 +115,7 @@ def test_a_frame_is_released_once_its_step_is_merged(shard: Shard) -> None:
     assert shard.push(0) == [Acknowledge([1])]
     assert sorted(map(repr, shard.push(1))) == sorted(map(repr, [Released([1]), Acknowledge([1])]))
     assert shard.heard(0) == [Released([1])]
-    assert not shard.core.links.reading
+    assert not shard.core.links.in_place
 
 
 def test_what_is_pushed_again_is_released_with_the_first(shard: Shard) -> None:
@@ -130,7 +130,7 @@ def test_what_was_read_of_it_is_copied_at_a_new_connection(shard: Shard) -> None
     old = shard.memories[0]
     shard.hello(0, 2)
     old[...] = 1000
-    assert not shard.core.links.reading
+    assert not shard.core.links.in_place
     shard.push(1)
     assert shard.values == [-1.0]
 
@@ -142,19 +142,19 @@ def test_so_it_is_where_the_process_has_left(shard: Shard, how: str) -> None:
     if how == "bye":
         shard.say(0, Bye())
     else:
-        shard.core.links.lose(shard.identities[0])
+        shard.core.links.disconnect(shard.identities[0])
         assert isinstance(shard.hello(0, 1, process=7)[0], Welcome)
     old[...] = 1000
-    assert not shard.core.links.reading
+    assert not shard.core.links.in_place
     shard.push(1)
     assert shard.values == [-1.0]
 
 
 def test_a_process_that_another_has_replaced_is_not_welcome_again(shard: Shard) -> None:
     """What it had under way is lost: acknowledged ids of rows, for one, are not sent again."""
-    shard.core.links.lose(shard.identities[0])
+    shard.core.links.disconnect(shard.identities[0])
     assert isinstance(shard.hello(0, 1, process=7)[0], Welcome)
-    shard.core.links.lose(shard.identities[0])
+    shard.core.links.disconnect(shard.identities[0])
     (refused,) = shard.hello(0, 2, boot=BOOT)
     assert isinstance(refused, Refused)
     assert refused.code is RefusalCode.STALE_INCARNATION

@@ -58,7 +58,7 @@ def test_what_a_process_does_not_come_back_for_is_kept_no_longer_than_its_slot()
         simulation.step(choose)
     clients = simulation.shards[0].links.clients
     last = clients[0]
-    simulation.shards[0].links.lose(last.identity)
+    simulation.shards[0].links.disconnect(last.identity)
     assert last.pulls or last.outbox.queued_slices
     simulation.join(0, incarnation=2)
     simulation.settle(choose)
@@ -100,7 +100,7 @@ def test_a_pull_that_comes_again_twice_has_its_version_all_the_same() -> None:
         simulation.step(choose)
         if peer.outbox.in_flight_bytes:
             break
-    simulation.shards[0].links.lose(peer.identity)
+    simulation.shards[0].links.disconnect(peer.identity)
     assert peer.outbox.queued_slices == 4
     store.push("w", 2, np.ones(64, np.float32))
     simulation.settle(choose)

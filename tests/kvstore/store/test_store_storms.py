@@ -72,7 +72,7 @@ class Storm:
             elif drawn < 0.05:
                 shard = choose.choice(simulation.shards)
                 if shard.peers:
-                    shard.links.lose(choose.choice(list(shard.peers)))
+                    shard.links.disconnect(choose.choice(list(shard.peers)))
             elif drawn < 0.055 and self.slots > 1:
                 slot = choose.randrange(self.slots)
                 simulation.silent.add(slot)
