@@ -347,7 +347,7 @@ class ClientCore:
 
     def _on_acknowledged(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
-            segments: Sequence[SentSegment] = link.outbox.acknowledge(frame, now)
+            segments = link.outbox.acknowledge(frame, now)
             if link.shared_frames.frames:
                 segments = link.shared_frames.arrived(frame, segments)
             self._delivered(link, segments)
