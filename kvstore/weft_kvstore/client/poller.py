@@ -300,9 +300,7 @@ class Poller:
         submitted = sockets.submitted
         submitted.append(operation)
         if self._failure is not None:
-            with self._working:  # The client's thread may have failed what was submitted for the last time.
-                sockets.refuse_submitted(str(self.end_reason()))
-                sockets.core.end_futures()
+            self._refuse_submitted()
         elif (
             (operation.may_wait or len(sockets.core.open) >= EAGER_CALLS)
             and self.waited_for is None
@@ -522,6 +520,16 @@ class Poller:
         self._leader_wait.wake()
         self._thread_wait.wake()
 
+    def _refuse_submitted(self) -> None:
+        """Fails what was submitted to a client that ends. Where another thread works, the client's thread does that."""
+        sockets = self._sockets
+        while sockets.submitted and self._working.acquire(blocking=False):
+            try:
+                sockets.refuse_submitted(str(self.end_reason()))
+                sockets.core.end_futures()
+            finally:
+                self._working.release()
+
     def _release(self) -> None:
         sockets = self._sockets
         try:
@@ -538,6 +546,7 @@ class Poller:
                     finally:
                         sockets.core.end_futures()
         finally:
+            self._refuse_submitted()  # Whose callers came meanwhile.
             self._callbacks.close()
             with self._leading:  # Who leads has been woken, and goes.
                 self._leader_wait.close()
