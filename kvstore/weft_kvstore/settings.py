@@ -57,6 +57,16 @@ def host_of(endpoint: str) -> str | None:
     return rest.rpartition(":")[0].rpartition(";")[2].strip("[]") if scheme == "tcp" else None
 
 
+def name_of(endpoint: str) -> str | None:
+    """The name of the host in an endpoint; None where it has an address, or there is no host."""
+    host = host_of(endpoint)
+    try:
+        ipaddress.ip_address(host or "127.0.0.1")
+    except ValueError:
+        return host
+    return None
+
+
 def is_loopback(endpoint: str) -> bool:
     """Whether an endpoint of ZeroMQ is reached without a network. Names other than `localhost` are not resolved, and
     count as a network."""

@@ -6,6 +6,8 @@ import errno
 import logging
 import math
 import select
+import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ from weft_kvstore.process import EVENTS, MORE, NOW, READABLE, Passed, zeromq_con
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError
-from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES
+from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES, name_of
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 # --- The client's socket to one shard: a DEALER, and the monitor that tells when its connection breaks ----------------
@@ -197,6 +199,56 @@ class LinkSocket:
             self.monitor.close(0)
 
 
+# --- The address of a shard's host ------------------------------------------------------------------------------------
+# libzmq would look a name up on the one thread that carries all of a client's sockets: with a resolver that is down all
+# shards were silent.
+
+
+LOOK_UP_S: Final = 0.5
+"""After so long the address of the last time is taken."""
+
+
+class Host:
+    """The host of an endpoint, which is looked up anew for each connection, on a thread of its own."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._name = name_of(endpoint)
+        self.thread: threading.Thread | None = None
+        """Where it is looked up."""
+        self._begun = 0.0
+        self._found: str | None = None
+        """The endpoint with the address as it was looked up last."""
+        self.error = ""
+        """Why there is none."""
+
+    def endpoint(self, now: float) -> str | None:
+        """The endpoint, with an address; None where there is none yet."""
+        if self._name is None:
+            return self._endpoint
+        if self.thread is None:
+            self._begun = now
+            self.error = self.error or f"the address of its host {self._name!r} is looked up"
+            self.thread = threading.Thread(target=self._look_up, args=(self._name,), name="weft-host", daemon=True)
+            try:
+                self.thread.start()
+            except RuntimeError as error:
+                self.thread, self.error = None, str(error)
+        elif not self.thread.is_alive():
+            self.thread = None
+            return self._found
+        return self._found if now - self._begun >= LOOK_UP_S else None
+
+    def _look_up(self, name: str) -> None:
+        try:
+            address = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+        except (OSError, UnicodeError) as error:
+            self.error = f"cannot resolve host {name!r}: {error}"
+        else:
+            head, colon, port = self._endpoint.rpartition(":")
+            self._found, self.error = f"{head.removesuffix(name)}{address}{colon}{port}", ""
+
+
 # --- A client's sockets, and what passes between them and its core ----------------------------------------------------
 # It has no thread: the poller's leader calls it.
 
@@ -238,7 +290,7 @@ class ClientSockets:
         self.has_more = False
         self.core = core
         self._memory = memory
-        self._endpoints = tuple(endpoints)
+        self._hosts = [*map(Host, endpoints)]
         self._keys = dict(enumerate(keys))
         self._context = zeromq_context()
         self._sockets: dict[int, LinkSocket] = {}
@@ -367,11 +419,16 @@ class ClientSockets:
     def _connect(self, link: ClientLink) -> LinkSocket | None:
         """The socket of a connection that begins; None where there can be none now."""
         self._drop(link.shard, 0)
-        endpoint, keys = self._endpoints[link.shard], self._keys.get(link.shard)
+        now, host, keys = time.monotonic(), self._hosts[link.shard], self._keys.get(link.shard)
+        endpoint = host.endpoint(now)
+        if endpoint is None:
+            self.core.tick_at = now
+            link.ended(now, host.error, True)
+            return None
         try:
             made = self._sockets[link.shard] = LinkSocket(self._context, endpoint, link.counts, link.session, keys)
         except zmq.ZMQError as error:
-            now = self.core.tick_at = time.monotonic()
+            self.core.tick_at = now
             link.ended(now, str(error), error.errno in _SHORTAGES)
             return None
         self.changes += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -42,7 +41,7 @@ from weft_kvstore.futures import (
 )
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.settings import MAX_STEP, host_of
+from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
@@ -324,9 +323,6 @@ BETWEEN_S: Final = 0.02
 WARN_AFTER_S: Final = 2.0
 """A process that waits longer says for whom."""
 
-LOOK_UP_AFTER_S: Final = 0.5
-"""A process that waits longer looks up the shards' hosts, to say which cannot be resolved."""
-
 HINT: Final = "a shard is started by: python -m weft_kvstore --description FILE --shard NUMBER"
 
 
@@ -339,8 +335,6 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
     """
     begun = time.monotonic()
     said: object = None
-    unknown: dict[int, str] = {}
-    looked_up = False
     say_at = begun + WARN_AFTER_S
     while wait_s > 0:
         links = client.statistics().links
@@ -355,11 +349,7 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
             if link.refused:
                 raise StoreRefusedError(f"slot {slot}: {link.trouble}")
         missing = [shard for shard, link in enumerate(links) if not link.welcomed]
-        taken = next((link.trouble for link in links if link.taken), None)
-        if not looked_up and waited >= min(LOOK_UP_AFTER_S, wait_s / 2):
-            looked_up = True  # By a thread, as a lookup may take longer than this may wait.
-            threading.Thread(target=_look_up, args=(description, unknown), daemon=True).start()
-        detail = taken or next((unknown[shard] for shard in missing if shard in unknown), None)
+        taken = detail = next((link.trouble for link in links if link.taken), None)
         if detail is None:
             detail = next((links[shard].trouble for shard in missing if links[shard].trouble), None)
             detail = detail or f"{_named(description, missing)} did not answer"
@@ -368,21 +358,10 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
             error = StoreLostError if taken is None else StoreRefusedError
             raise error(f"slot {slot} has waited {waited:.0f} s: {detail}")
         if time.monotonic() >= say_at:
-            if (missing, taken, bool(unknown)) != said:
+            if (missing, taken) != said:
                 _log.warning("slot %d waits, up to %g s: %s", slot, wait_s, detail)
-            said, say_at = (missing, taken, bool(unknown)), time.monotonic() + WARN_AFTER_S
+            said, say_at = (missing, taken), time.monotonic() + WARN_AFTER_S
         time.sleep(BETWEEN_S)
-
-
-def _look_up(description: StoreDescription, unknown: dict[int, str]) -> None:
-    """Enters the shards whose hosts cannot be resolved, with an error's text for each."""
-    for shard, endpoint in enumerate(description.shards):
-        host = host_of(endpoint)
-        try:
-            if host is not None:
-                socket.getaddrinfo(host, None)
-        except (OSError, UnicodeError) as error:
-            unknown[shard] = f"{_named(description, [shard])}: cannot resolve host {host!r}: {error}"
 
 
 def _named(description: StoreDescription, shards: list[int]) -> str:

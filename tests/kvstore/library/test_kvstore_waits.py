@@ -7,7 +7,8 @@ import re
 import signal
 import threading
 import warnings
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 from unittest.mock import Mock
@@ -19,8 +20,17 @@ import pytest
 from face_stores import WAIT_S, faces
 from free_ports import free_port
 from same_host_children import wait_until
-from weft_kvstore import Key, KVStore, StoreError, StoreRefusedError, StoreTimeoutError, describe
-from weft_kvstore.client.sockets import ClientSockets
+from weft_kvstore import (
+    Key,
+    KVStore,
+    StoreClosedError,
+    StoreError,
+    StoreRefusedError,
+    StoreTimeoutError,
+    describe,
+)
+from weft_kvstore.client import sockets as client_sockets
+from weft_kvstore.client.sockets import LOOK_UP_S, ClientSockets, Host
 from weft_kvstore.library import steps as library_steps
 from weft_kvstore.serving.shard_server import ShardServer
 
@@ -61,21 +71,76 @@ def test_a_client_that_fails_while_it_waits_for_shards_says_so(monkeypatch: pyte
         KVStore.connect(description, 0, wait_s=WAIT_S)
 
 
-def test_a_host_that_cannot_be_resolved_is_named(
+def test_a_host_that_cannot_be_resolved_is_named_and_its_shard_is_found_once_it_can_be(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    description = describe({"w": (3,)}, shards=[endpoint], rule="sgd")
+    named = endpoint.replace("127.0.0.1", "shard-0")
+    description = describe({"w": (3,)}, shards=[named], rule="sgd")
     monkeypatch.setattr(library_steps, "WARN_AFTER_S", 0.1)
-    monkeypatch.setattr(library_steps, "LOOK_UP_AFTER_S", 0)
-    monkeypatch.setattr(library_steps, "socket", Mock(getaddrinfo=Mock(side_effect=OSError("not known"))))
+    look_up = Mock(side_effect=OSError("not known"))
+    monkeypatch.setattr(client_sockets.socket, "getaddrinfo", look_up)
     connecting = threading.Thread(target=lambda: KVStore.connect(description, 0, wait_s=WAIT_S).close())
     connecting.start()
-    told = f"s: shard 0 at {endpoint}: cannot resolve host '127.0.0.1': not known"
-    wait_until(lambda: any(line.endswith(told) for line in caplog.messages))
+    told = f"s: shard 0 at {named}: cannot resolve host 'shard-0': not known; a shard is started by"
+    wait_until(lambda: any(told in line for line in caplog.messages))
     with ShardServer(endpoint) as shard:
         shard.open(description, 0)
+        look_up.side_effect = [[(0, 0, 0, "", ("127.0.0.1", 0))]]
         connecting.join(WAIT_S)
+        assert not connecting.is_alive()
+
+
+def test_a_slow_resolver_takes_no_link_away_and_holds_up_no_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving = threading.Event()
+
+    def look_up(*_: object) -> None:
+        resolving.wait(WAIT_S)
+        raise OSError("not known")
+
+    monkeypatch.setattr(client_sockets.socket, "getaddrinfo", look_up)
+    here, named = f"tcp://127.0.0.1:{free_port()}", f"tcp://localhost:{free_port()}"
+    key = Key((3,), initializer=0.0)
+    description = describe({"w": key, "v": key}, shards=[here, named], slice_bytes=12, rule="sgd", lr=1.0)
+    with ShardServer(here) as shard:
+        shard.open(description, 0)
+        store = KVStore.connect(description, 0, wait_s=0)
+        calls = [store.pushpull(key, np.ones(3, np.float32)) for key in "wv"]
+        (reached,), (waiting,) = wait(calls, WAIT_S, FIRST_COMPLETED)
+        assert reached.result(0).tolist() == [-1.0] * 3
+        links = store.statistics().links
+        assert (links[0].welcomed, links[1].welcomed) == (True, False)
+        assert links[1].trouble == f"shard 1 at {named}: the address of its host 'localhost' is looked up"
+        store.close()
+        assert isinstance(waiting.exception(0), StoreClosedError)
+    resolving.set()
+
+
+def test_a_host_that_is_looked_up_for_long_is_where_it_was() -> None:
+    answers: SimpleQueue[object] = SimpleQueue()
+
+    def look_up(*_: object) -> object:
+        answer = answers.get(timeout=WAIT_S)
+        if isinstance(answer, Exception):
+            raise answer
+        return [(0, 0, 0, "", (answer, 0))]
+
+    host = Host("tcp://192.0.2.1:0;shard-0:5555")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(client_sockets.socket, "getaddrinfo", look_up)
+        for number, (answer, told) in enumerate([("192.0.2.7", "7"), ("192.0.2.8", "8"), (OSError("no"), "8")]):
+            begun = 10.0 * number
+            assert host.endpoint(begun) is None, "it is looked up anew"
+            late = host.endpoint(begun + LOOK_UP_S)
+            assert late == (None if number == 0 else f"tcp://192.0.2.1:0;192.0.2.{'78'[number - 1]}:5555")
+            answers.put(answer)
+            host.thread.join(WAIT_S)
+            assert host.endpoint(begun + 1) == f"tcp://192.0.2.1:0;192.0.2.{told}:5555"
+        assert host.error == "cannot resolve host 'shard-0': no"
+        host.endpoint(50.0)
+        answers.put("192.0.2.9")
+    assert Host("tcp://127.0.0.1:5555").endpoint(0.0) == "tcp://127.0.0.1:5555"
+    assert Host("ipc:///tmp/shard").endpoint(0.0) == "ipc:///tmp/shard"
 
 
 def test_a_wait_for_shards_that_was_announced_is_told_anew_as_they_come_and_when_it_is_over(
