@@ -15,7 +15,7 @@ from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
 from weft_kernels.rules.rows import apply_to_rows
 from weft_kvstore.arrays import Array
-from weft_kvstore.rows.memory import GrowingArray, TablePlace, huge_pages
+from weft_kvstore.rows.memory import GrowingArray, TablePlace
 
 # --- A table's values and the rule's state by the number of the row, in memory or in a file ---------------------------
 
@@ -69,7 +69,8 @@ class RowArrays:
 
     def to_huge_pages(self) -> Iterator[None]:
         """Brings arrays of fixed size that are in memory into huge pages; stops after some blocks."""
-        return huge_pages([one.array for one in self._arrays.values()] if self.at_once is None else ())
+        for one in self._arrays.values() if self.at_once is None else ():
+            yield from one.to_huge_pages()
 
     def reserve(self, rows: int) -> None:
         """Makes room for so many rows. Raises MemoryError."""

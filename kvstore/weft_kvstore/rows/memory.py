@@ -9,14 +9,14 @@ import os
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import HUGE_PAGE_BYTES, Array, zeros_on_demand
+from weft_kvstore.arrays import Array
 
 LEAST_MEMORY_BYTES: Final = 1 << 20
 
@@ -40,27 +40,37 @@ class TablePlace:
             raise ValueError(f"memory_bytes must be at least {LEAST_MEMORY_BYTES}, not {self.memory_bytes}")
 
 
-LEAST_MAPPED_BYTES: Final = 1 << 21
-"""Smaller arrays are not worth a mapping, and are copied when they grow. The size of a huge page."""
+HUGE_PAGE_BYTES: Final = 1 << 21
+"""Smaller arrays are not worth a mapping, and are copied when they grow."""
 
 LEAST_ROWS: Final = 1 << 10
 """What `reserve` makes room for at least."""
 
 _NO_RESERVE: Final = 0x4000
-"""MAP_NORESERVE of Linux: pages that were never written take no memory."""
+"""MAP_NORESERVE of Linux: pages that were never written take no memory, and a table may be larger than the memory."""
+
+_COLLAPSE: Final = 25
+"""MADV_COLLAPSE of Linux 6.1, which Python does not name."""
+
+BLOCKS_AT_ONCE: Final = 4
+"""Blocks of a huge page's size that are brought there at once: each is copied, which takes some 500 us."""
+
+NEARLY_ALL: Final = 7 / 8
+"""Rows, of all, from which on a table is brought into huge pages: so much more memory than its rows it may take."""
 
 
 class GrowingArray:
     """Rows (rows, width) in `array`, or (rows) where `width` is None. Zeros until they are written.
 
     On Linux a large array is a mapping: when it grows the kernel moves page tables and copies nothing. `array` is
-    another one after it grows: hold it only from one call to the next.
+    another one after it grows: hold it only from one call to the next. One of fixed size gets a page where it is
+    written, until `to_huge_pages`.
 
     With a `directory` it is a file without a name, which is gone with the process, however that ends. Its space is
     reserved before it is used: a full disk is an error of `grow`, not a signal later.
     """
 
-    __slots__ = ("__weakref__", "_file", "_mapped", "_row", "array", "dtype")
+    __slots__ = ("__weakref__", "_begin", "_file", "_is_fixed", "_mapped", "_row", "array", "dtype")
 
     def __init__(
         self,
@@ -70,19 +80,20 @@ class GrowingArray:
         rows: int | None = None,
         directory: Path | None = None,
     ) -> None:
-        """`rows`: how many there will ever be, of which a page takes memory once it is written. Raises MemoryError,
-        and OSError where no file can be made in the directory."""
+        """`rows`: how many there will ever be; None: it grows. Raises MemoryError, and OSError where no file can be
+        made in the directory."""
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self._row = () if width is None else (width,)
+        self._is_fixed = rows is not None
         self._mapped: mmap.mmap | None = None
+        self._begin = 0
+        """Where the array is in the mapping."""
         self._file: IO[bytes] | None = None
         self.array: Array = np.zeros((0, *self._row), self.dtype)
         if directory is not None:
             self._file = tempfile.TemporaryFile(dir=directory, prefix="weft-table-")  # noqa: SIM115  # `close` does
             weakref.finalize(self, self._file.close)
-            self.grow(rows or 0)
-        elif rows is not None:
-            self.array = zeros_on_demand((rows, *self._row), self.dtype)
+        self.grow(rows or 0)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -97,10 +108,10 @@ class GrowingArray:
         if rows <= len(self.array):
             return
         nbytes = rows * self.dtype.itemsize * int(np.prod(self._row))
-        if self._file is None and (nbytes < LEAST_MAPPED_BYTES or sys.platform != "linux"):
+        if self._file is None and (nbytes < HUGE_PAGE_BYTES or sys.platform != "linux"):
             self._copy_to(np.zeros((rows, *self._row), self.dtype))
             return
-        whole = -(-nbytes // LEAST_MAPPED_BYTES) * LEAST_MAPPED_BYTES
+        whole = -(-nbytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
         try:
             if self._file is not None:
                 os.posix_fallocate(self._file.fileno(), 0, whole)
@@ -108,6 +119,22 @@ class GrowingArray:
                 self._map(rows, whole)
         except (OSError, ValueError, OverflowError, SystemError) as error:
             raise MemoryError(f"{nbytes} bytes cannot be reserved: {error}") from error
+
+    def to_huge_pages(self) -> Iterator[None]:
+        """Brings an array of fixed size, in memory, into huge pages; stops after some blocks. Rows that lie anywhere
+        are read in two thirds of the time: the processor knows the addresses of few small pages."""
+        mapped, stop = self._mapped, self.array.nbytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        if mapped is None:
+            return
+        for at in range(0, stop, BLOCKS_AT_ONCE * HUGE_PAGE_BYTES):
+            some = min(BLOCKS_AT_ONCE * HUGE_PAGE_BYTES, stop - at)
+            try:
+                mapped.madvise(mmap.MADV_HUGEPAGE, self._begin + at, some)
+                mapped.madvise(_COLLAPSE, self._begin + at, some)
+            except OSError as error:  # With another number memory is short now.
+                if error.errno == errno.EINVAL:  # A kernel that cannot is not asked again.
+                    return
+            yield
 
     def unmap(self) -> None:
         """Frees the memory of an array in a file; what was written stays in the file."""
@@ -144,55 +171,20 @@ class GrowingArray:
             mapped, advice = mmap.mmap(self._file.fileno(), nbytes), mmap.MADV_RANDOM  # nothing is read ahead
         else:
             # Rows are filled one behind the other and read anywhere: with small pages a look-up takes thrice as long.
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-            mapped, advice = mmap.mmap(-1, nbytes, flags=flags), mmap.MADV_HUGEPAGE
+            # Where they are written anywhere, one row must not bring a page of 2 MiB.
+            advice = mmap.MADV_NOHUGEPAGE if self._is_fixed else mmap.MADV_HUGEPAGE
+            spare = HUGE_PAGE_BYTES if self._is_fixed else 0
+            mapped = mmap.mmap(-1, nbytes + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+            self._begin = -np.frombuffer(mapped, np.uint8).ctypes.data % HUGE_PAGE_BYTES if self._is_fixed else 0
         with contextlib.suppress(OSError):  # A kernel without huge pages refuses the advice, and does not need it.
             mapped.madvise(advice)
         self._copy_to(self._over(mapped, rows))
         self._mapped = mapped
 
     def _over(self, mapped: mmap.mmap, rows: int) -> Array:
-        return np.frombuffer(mapped, self.dtype, rows * int(np.prod(self._row))).reshape((rows, *self._row))
+        flat = np.frombuffer(mapped, self.dtype, rows * int(np.prod(self._row)), offset=self._begin)
+        return flat.reshape((rows, *self._row))
 
     def _copy_to(self, larger: Array) -> None:
         larger[: len(self.array)] = self.array
         self.array = larger
-
-
-# --- A table of fixed size that has nearly all its rows is brought into huge pages ------------------------------------
-# Rows that lie anywhere are read in two thirds of the time: the processor knows the addresses of few small pages.
-
-
-BLOCKS_AT_ONCE: Final = 4
-"""Blocks of a huge page's size that are brought there at once: each is copied, which takes some 500 us."""
-
-NEARLY_ALL: Final = 7 / 8
-"""Rows, of all, from which on it is done: so much more memory than its rows a table may take."""
-
-_COLLAPSE: Final = 25
-"""MADV_COLLAPSE of Linux 6.1, which Python does not name."""
-
-
-def huge_pages(arrays: Sequence[Array]) -> Iterator[None]:
-    """Brings arrays that `zeros_on_demand` made into huge pages; stops after some blocks. A kernel that cannot is not
-    asked again."""
-    for array in arrays if sys.platform == "linux" else ():
-        stop = array.nbytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
-        for at in range(0, stop, BLOCKS_AT_ONCE * HUGE_PAGE_BYTES):
-            (mapped, begin), some = _mapping_of(array), min(BLOCKS_AT_ONCE * HUGE_PAGE_BYTES, stop - at)
-            try:
-                mapped.madvise(mmap.MADV_HUGEPAGE, begin + at, some)
-                mapped.madvise(_COLLAPSE, begin + at, some)
-            except OSError as error:  # With another number memory is short now.
-                if error.errno == errno.EINVAL:
-                    return
-            yield
-
-
-def _mapping_of(array: Array) -> tuple[mmap.mmap, int]:
-    """The mapping in which an array lies, and where in it."""
-    base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    mapped: Any = base.obj if isinstance(base, memoryview) else base
-    return mapped, array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data

@@ -8,9 +8,7 @@ import mmap
 import numpy as np
 import pytest
 
-from weft_kvstore.arrays import HUGE_PAGE_BYTES
-from weft_kvstore.rows import memory as rows_memory
-from weft_kvstore.rows.memory import BLOCKS_AT_ONCE, huge_pages
+from weft_kvstore.rows.memory import BLOCKS_AT_ONCE, HUGE_PAGE_BYTES, GrowingArray
 from weft_kvstore.rows.storage import TableRows
 
 WIDTH = 64
@@ -30,11 +28,17 @@ class Mapping:
             raise OSError(self._refuses, "refused")
 
 
-def test_whole_blocks_are_brought_and_some_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    mapping, array = Mapping(), np.zeros(((BLOCKS_AT_ONCE + 2) * A_BLOCK + 1, WIDTH), np.float32)
-    monkeypatch.setattr(rows_memory, "_mapping_of", lambda _array: (mapping, 4096))
-    asked = []
-    for _ in huge_pages([array, array[: A_BLOCK - 1]]):
+def mapped(rows: int, mapping: Mapping) -> GrowingArray:
+    """An array of so many rows, of whose mapping nothing is asked but of this."""
+    array = GrowingArray(WIDTH, np.float32, rows=rows)
+    assert array.array.ctypes.data % HUGE_PAGE_BYTES == 0
+    array._mapped, array._begin = mapping, 4096  # type: ignore[assignment]
+    return array
+
+
+def test_whole_blocks_are_brought_and_some_in_a_turn() -> None:
+    mapping, asked = Mapping(), []
+    for _ in mapped((BLOCKS_AT_ONCE + 2) * A_BLOCK + 1, mapping).to_huge_pages():
         asked.append([*mapping.asked])
         mapping.asked.clear()
     turns = [(4096, BLOCKS_AT_ONCE * HUGE_PAGE_BYTES), (4096 + BLOCKS_AT_ONCE * HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES)]
@@ -42,20 +46,17 @@ def test_whole_blocks_are_brought_and_some_in_a_turn(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("code", "asked"), [(errno.EINVAL, 1), (errno.EAGAIN, 2), (errno.ENOMEM, 2)])
-def test_a_kernel_that_cannot_is_not_asked_again_and_one_that_has_no_memory_is(
-    monkeypatch: pytest.MonkeyPatch, code: int, asked: int
-) -> None:
+def test_a_kernel_that_cannot_is_not_asked_again_and_one_that_has_no_memory_is(code: int, asked: int) -> None:
     mapping = Mapping(code)
-    monkeypatch.setattr(rows_memory, "_mapping_of", lambda _array: (mapping, 0))
-    for _ in huge_pages([np.zeros((2 * BLOCKS_AT_ONCE * A_BLOCK, WIDTH), np.float32)]):
+    for _ in mapped(2 * BLOCKS_AT_ONCE * A_BLOCK, mapping).to_huge_pages():
         pass
     assert len(mapping.asked) == asked
 
 
-def test_a_table_is_brought_there_once_it_has_nearly_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_brought_there_once_it_has_nearly_all_rows() -> None:
     mapping, count = Mapping(), 2 * BLOCKS_AT_ONCE * A_BLOCK
-    monkeypatch.setattr(rows_memory, "_mapping_of", lambda _array: (mapping, 0))
     rows, seen = TableRows(WIDTH, np.dtype(np.float32), {}, rows=count), []
+    rows.arrays._arrays[None] = mapped(count, mapping)
     for stop in (count // 2, count - 1, count, count, count):
         rows.find_or_add(np.arange(stop), 0, None)
         seen.append((len(mapping.asked), rows.is_full))

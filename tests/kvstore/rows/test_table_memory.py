@@ -14,7 +14,7 @@ import pytest
 from weft_kernels.rules.lookup import rules
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
-from weft_kvstore.rows.memory import LEAST_MAPPED_BYTES, GrowingArray, TablePlace
+from weft_kvstore.rows.memory import HUGE_PAGE_BYTES, GrowingArray, TablePlace
 from weft_kvstore.rows.storage import TableRows
 
 MIB = 1 << 20
@@ -31,7 +31,7 @@ def test_an_array_keeps_what_it_has_when_it_grows(width: int | None) -> None:
     array = GrowingArray(width, np.float32)
     shape = () if width is None else (width,)
     assert array.array.shape == (0, *shape)
-    for rows in (3, 1000, LEAST_MAPPED_BYTES // 4 + 1, 10, LEAST_MAPPED_BYTES):
+    for rows in (3, 1000, HUGE_PAGE_BYTES // 4 + 1, 10, HUGE_PAGE_BYTES):
         before = len(array)
         array.grow(rows)
         assert array.array.shape == (max(rows, before), *shape)
@@ -43,10 +43,10 @@ def test_an_array_keeps_what_it_has_when_it_grows(width: int | None) -> None:
 
 def test_who_reads_an_array_that_grows_keeps_what_they_read() -> None:
     array = GrowingArray(None, np.int64)
-    array.grow(LEAST_MAPPED_BYTES)
+    array.grow(HUGE_PAGE_BYTES)
     array.array[5] = 7
     held = array.array
-    array.grow(4 * LEAST_MAPPED_BYTES)
+    array.grow(4 * HUGE_PAGE_BYTES)
     assert (array.array[5], held[5]) == (7, 7)
     array.array[5] = 8
     assert held[5] == 7
@@ -54,11 +54,11 @@ def test_who_reads_an_array_that_grows_keeps_what_they_read() -> None:
 
 def test_addresses_that_are_not_to_be_had_are_no_memory() -> None:
     array = GrowingArray(None, np.int64)
-    array.grow(LEAST_MAPPED_BYTES)
+    array.grow(HUGE_PAGE_BYTES)
     array.array[1] = 3
     with pytest.raises(MemoryError, match="cannot be reserved"):
         array.grow(1 << 58)
-    assert (len(array), array.array[1]) == (LEAST_MAPPED_BYTES, 3)
+    assert (len(array), array.array[1]) == (HUGE_PAGE_BYTES, 3)
 
 
 GROWN = """
