@@ -11,6 +11,7 @@ import resource
 import stat
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -106,32 +107,25 @@ class SpareSpace:
     """
 
     def __init__(self, start: int, stop: int) -> None:
-        self._gaps = [(start, stop)]
-        """In order; no two touch."""
-        self._taken: dict[int, int] = {}
+        self._taken = [(start, start), (stop, stop)]
+        """In order, between two empty ranges."""
 
     def allocate(self, nbytes: int) -> int | None:
-        """The offset of a range of at least this length, or None if no gap is long enough."""
+        """The offset of a range of at least this length, which is above 0; None if there is none."""
         length = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        for number, (start, end) in enumerate(self._gaps):
-            if end - start >= length:
-                self._gaps[number : number + 1] = [(start + length, end)] if end - start > length else []
-                self._taken[start] = length
-                return start
+        for number, ((_, end), (start, _)) in enumerate(pairwise(self._taken), 1):
+            if start - end >= length:
+                self._taken.insert(number, (end, end + length))
+                return end
         return None
 
     def free(self, offset: int) -> None:
         """A range comes back. Raises ValueError for an offset that none has."""
-        length = self._taken.pop(offset, None)
-        if length is None:
+        number = bisect_left(self._taken, (offset + 1, 0)) - 1
+        start, end = self._taken[number]
+        if start != offset or start == end:
             raise ValueError(f"nothing was taken at {offset}")
-        number, end = bisect_left(self._gaps, (offset, 0)), offset + length
-        first = last = number
-        if last < len(self._gaps) and self._gaps[last][0] == end:
-            end, last = self._gaps[last][1], last + 1
-        if first and self._gaps[first - 1][1] == offset:
-            offset, first = self._gaps[first - 1][0], first - 1
-        self._gaps[first:last] = [(offset, end)]
+        del self._taken[number]
 
 
 # --- A process's own memory: arrays that stay where they are, and a staging area ------------------------------------
