@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ class _Key:
 
 
 class LocalUpdateStore:
-    """Implements `RunStore` and `DeviceKeys`. `local.keys` are updated here; everything else is the store's, which it
+    """Implements `RunStore`. `local.keys` are updated here; everything else is the store's, which it
     closes.
 
     At most one gradient of a key is under way: this slot contributes to a step once it has the gradient of the one
@@ -124,11 +124,12 @@ class LocalUpdateStore:
         """Where values are kept."""
         return self._updating.device
 
-    @property
-    def on_device(self) -> Collection[str]:
-        return self._keys.keys()
+    def has(self, key: str) -> bool:
+        """Whether it is updated here, and its value is on the device."""
+        return key in self._keys
 
     def pull_on_device(self, key: str, version: int) -> Future[Array]:
+        """Such a key's value at a version, a copy on the device."""
         return self._at([key], version, self._keys[key].local.value_there)
 
     def push(self, key: str, step: int, gradient: Array, ids: Array | None = None) -> Future[None]:

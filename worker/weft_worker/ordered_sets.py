@@ -6,6 +6,8 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -31,60 +33,36 @@ class OrderedSets:
 
     def __init__(self, download: Download) -> None:
         self._download = download
-        self._ordered: deque[int] = deque()
-        self._brought: deque[BroughtSet] = deque()
-        self._changed = threading.Condition()
+        self._ordered: deque[tuple[int, Future[BroughtSet]]] = deque()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, "ordered-sets")
+        self._lock = threading.Lock()
 
     def request(self, number: int) -> None:
         """Has a document brought. To be called from any thread; returns at once."""
-        with self._changed:
-            if self._stop.is_set():
-                return
-            self._ordered.append(number)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._bring, name="ordered-sets", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+        with self._lock, suppress(RuntimeError):  # It was closed.
+            self._ordered.append((number, self._thread.submit(self._bring, number)))
 
     def take(self) -> list[BroughtSet]:
         """Those that have come. The caller closes their files."""
-        with self._changed:
-            taken = list(self._brought)
-            self._brought.clear()
+        taken = []
+        while self._ordered and self._ordered[0][1].done():
+            taken.append(self._ordered.popleft()[1].result())
         return taken
 
     def close(self) -> list[int]:
         """Ends the thread, which may be in the midst of a document; returns the numbers that were not taken."""
         self._stop.set()
-        with self._changed:
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(CLOSE_TIMEOUT_S)
-        left = self.take()
-        for each in left:
-            if each.file is not None:
-                each.file.close()
-        with self._changed:
-            return [each.number for each in left] + list(self._ordered)
+        with self._lock:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            left, self._ordered = self._ordered, deque()
+        wait([brought for _, brought in left], CLOSE_TIMEOUT_S)
+        for _, brought in left:
+            if brought.done() and not brought.cancelled() and (file := brought.result().file) is not None:
+                file.close()
+        return [number for number, _ in left]
 
-    def _bring(self) -> None:
-        while (number := self._next()) is not None:
-            self._keep(self._one(number))
-
-    def _keep(self, brought: BroughtSet) -> None:
-        """In a function of its own: a name in the loop would keep the last file open while nothing is ordered."""
-        with self._changed:
-            self._ordered.popleft()
-            self._brought.append(brought)
-
-    def _next(self) -> int | None:
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._ordered) or self._stop.is_set())
-            return None if self._stop.is_set() else self._ordered[0]
-
-    def _one(self, number: int) -> BroughtSet:
+    def _bring(self, number: int) -> BroughtSet:
         try:
             file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  # closed by who takes it
             try:

@@ -47,7 +47,7 @@ from weft_worker.schedule import Schedule
 from weft_worker.settings import RunSettings
 from weft_worker.step.inline import OwnValues, SharedValues
 from weft_worker.step.pusher import StepPusher
-from weft_worker.step.run import COMPUTE, IO, DeviceKeys, InlineStore, Runtime
+from weft_worker.step.run import COMPUTE, IO, InlineStore, Runtime
 from weft_worker.task import Task, open_data, schedule_of, task_of
 from weft_worker.training import RunSignals, Training
 from weft_worker.training_steps import TrainingSteps
@@ -153,8 +153,8 @@ def captures_of(store: RunStore, task: Task, since: int | None) -> list[Capture]
     return found
 
 
-def device_keys_of(store: RunStore, device: Device) -> DeviceKeys | None:
-    """The store's keys that are on the device, where that is not the host."""
+def kept_on_device(store: RunStore, device: Device) -> LocalUpdateStore | None:
+    """The store whose keys are on the device."""
     return store if isinstance(store, LocalUpdateStore) and store.device is device else None
 
 
@@ -337,8 +337,8 @@ class Run:
         for size in schedule.training_sizes():
             binder.plan(feeder.dims(size))
         capturing = device if self._settings.cuda_graphs and isinstance(device, CapturingDevice) else None
-        keys, nothing = device_keys_of(store, device), task.contributions.nothing
-        runtime = Runtime(engine, store, device, keys, inline, self._check, capturing, nothing)
+        kept, nothing = kept_on_device(store, device), task.contributions.nothing
+        runtime = Runtime(engine, store, device, kept, inline, self._check, capturing, nothing)
         pusher = StepPusher(runtime, arena=self._settings.arena)
         reports = RunReports(self._reporter, self._clock, store.statistics)
         timeout_s = self._settings.wait_timeout_s

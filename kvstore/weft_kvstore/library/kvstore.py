@@ -500,10 +500,10 @@ class KVStore:
             arrays += [*state_arrays, checked(*whole, shape, f"{where}: value")]
             sent += [(spec, number) for number in (*range(1, len(state_arrays) + 1), 0)]
 
-        def give(versions: list[int], hosts: list[Array]) -> Future[None]:
+        def give(_: list[int], hosts: list[Array]) -> Future[None]:
             """The rule's state first: with the value steps may begin, and what is of one key arrives in order."""
             begun = [
-                self._store.push(spec.key, step, host, kind=PayloadKind.RESTORED, array=number)
+                self._store.push(spec.key, int(step), host, kind=PayloadKind.RESTORED, array=number)
                 for (spec, number), host in zip(sent, as_kept([spec for spec, _ in sent], hosts), strict=True)
             ]
             return joined(begun, nothing)

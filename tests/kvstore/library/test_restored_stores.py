@@ -69,7 +69,8 @@ def test_a_restored_store_goes_on_bit_for_bit(kind: str) -> None:
         last = stores[0].pull_state(names).result(WAIT_S)
     with slots_at(kind, description, BEFORE) as stores:
         pulls = [store.pull(names) for store in stores]  # Before it is restored, and they wait for it.
-        stores[1].restore(names, values, state, step=BEFORE).result(WAIT_S)
+        step: Any = np.int64(BEFORE)
+        stores[1].restore(names, values, state, step=step).result(WAIT_S)
         for pull in pulls:
             assert [a.tobytes() for a in pull.result(WAIT_S)] == [a.tobytes() for a in values]
         assert [a.tobytes() for a in train(stores, range(BEFORE, BEFORE + AFTER))] == [a.tobytes() for a in expected]

@@ -39,21 +39,20 @@ def push_communication(run: StepRun, bounds: Sequence[BoundNode]) -> None:
 
 def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
     places = [bound.outputs[0] for bound in bounds]
-    device, kept = run.runtime.device, run.runtime.device_keys
+    device, kept = run.runtime.device, run.runtime.on_device
     shared = run.part.accumulation if run.part is not None else None
     if shared is not None and bounds[0].key in shared.fetched:
         _fetched_before(run, bounds, shared)
         return
 
     def pull(bound: BoundNode) -> Future[Array]:
-        if kept is not None and bound.key in kept.on_device:
+        if kept is not None and kept.has(bound.key):
             return kept.pull_on_device(bound.key, run.context.step)
         return run.reads.pull(bound.key, run.context.step)
 
     def keep(arrays: list[Array]) -> None:
         for bound, place, array in zip(bounds, places, arrays, strict=True):
-            is_on_device = kept is not None and bound.key in kept.on_device
-            value = array if is_on_device else device.upload(array)
+            value = array if kept is not None and kept.has(bound.key) else device.upload(array)
             if shared is not None:
                 shared.held[bound.key] = value
             assert place is not None

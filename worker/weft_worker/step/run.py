@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -14,6 +14,7 @@ from weft_worker.device import CapturingDevice, CpuDevice, Device
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.graphs import Graphs
+from weft_worker.local_update import LocalUpdateStore
 from weft_worker.plan import BoundNode, Piece, Plan
 from weft_worker.run_store import Readable, RunStore
 from weft_worker.step.accumulation import StepPart
@@ -25,17 +26,6 @@ COMPUTE: Final = "compute"
 
 IO: Final = "io"
 """The engine's lane of what waits for the store, and for copies from the device."""
-
-
-class DeviceKeys(Protocol):
-    """Keys whose values are kept in the device's memory, and need not come from the host."""
-
-    @property
-    def on_device(self) -> Collection[str]:
-        """Those keys."""
-
-    def pull_on_device(self, key: str, version: int) -> Future[Array]:
-        """One of those keys' value at `version`, a copy on the device; as `Store.pull`."""
 
 
 class InlineStore(Protocol):
@@ -54,7 +44,7 @@ class InlineStore(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
-    """`store` carries out communication, `device` computes; the values of `device_keys` are on the device already.
+    """`store` carries out communication, `device` computes; the values of the keys of `on_device` are there already.
     `nothing`: the keys that a step's barrier declares nothing for. With `inline`, runs of training communicate through
     it instead. `capturing` is the device where plans' nodes become CUDA graphs.
 
@@ -64,7 +54,7 @@ class Runtime:
     engine: Engine
     store: RunStore
     device: Device = field(default_factory=CpuDevice)
-    device_keys: DeviceKeys | None = None
+    on_device: LocalUpdateStore | None = None
     inline: InlineStore | None = None
     checkpoint: Callable[[], None] | None = None
     capturing: CapturingDevice | None = None
