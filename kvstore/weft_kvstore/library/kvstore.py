@@ -466,7 +466,7 @@ class KVStore:
         return self._set(WholeKeys(self._registry, "set", self._registry.key_set(key, "set"), value), version)
 
     def set_rows(self, key: UserKey | UserKeys, ids: Any, rows: Any, *, version: int) -> Future[None]:
-        """`set` of rows of a table."""
+        """`set` of rows of a table; of an id that is there twice the last row counts."""
         return self._set(self._rows("set_rows", key, ids, rows), version)
 
     def _set(self, given: Given, version: int) -> Future[None]:

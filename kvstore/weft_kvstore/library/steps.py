@@ -240,8 +240,7 @@ class SlotSteps:
     def _end_ended(self, ended: dict[int, list[str]], error: BaseException | None) -> None:
         """If it has failed, the steps are to be ended again; that is noted before the caller's result has ended."""
         if error is not None:
-            with self._lock:
-                self._to_end.update(ended)
+            self._to_end |= ended  # No lock: whoever holds it may wait for the thread that this is.
             if isinstance(error, StoreRefusedError):
                 _log.warning("end_step has to be called again for step %d: %s", min(ended), error)
 
