@@ -78,7 +78,6 @@ _SILENT: Final = {
     LinkState.DOWN: "the connection is down",
     LinkState.HANDSHAKE: "the handshake has no answer",
     LinkState.OPEN: "no answer",
-    LinkState.REFUSED: "the shard refuses",
 }
 """What is known of a shard that has said nothing of a request."""
 
@@ -579,8 +578,11 @@ class ClientCore:
         waits = []
         for shard in sorted(operation.pending):
             link = self.links[shard]
-            silence = _SILENT[link.state]
-            if link.shared_frames.is_unread(operation):
-                silence = UNREAD
-            waits.append(f"{link.name}: {operation.waits_for.get(shard, silence)}")
+            reason = operation.waits_for.get(shard)
+            if reason is None and link.trouble is not None:
+                waits.append(str(link.trouble))
+                continue
+            if reason is None:
+                reason = UNREAD if link.shared_frames.is_unread(operation) else _SILENT[link.state]
+            waits.append(f"{link.name}: {reason}")
         return "; ".join(waits)

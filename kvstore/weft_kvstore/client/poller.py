@@ -307,8 +307,11 @@ class Poller:
             and len(submitted) % BATCH  # More than that wait while another thread works.
             and time.monotonic() < self._begun_at + BATCH_S
         ):
-            if len(submitted) == 1:  # Else they are due for the first.
-                self._hand_over()
+            try:
+                if submitted[0] is operation:  # Else that is due for the first.
+                    self._hand_over()
+            except IndexError:
+                pass  # Another thread has begun it.
         else:
             with uninterrupted():
                 if not self._working._is_owned():

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -207,6 +208,30 @@ def test_calls_that_follow_one_another_are_begun_together_and_the_last_of_them_b
         assert len(core.open) == len(pulls)
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert [pull.result(WAIT_S).shape for pull in pulls] == [(8,)] * len(pulls)
+
+
+def test_of_small_pushes_that_are_made_at_the_same_moment_the_first_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may see the other's before it looks which is the first."""
+    with two_slots() as (one, _), without_thread(one), monkeypatch.context() as patch:
+        patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
+        handed_over, both = Mock(), threading.Barrier(2)
+
+        class Submitted(deque[Any]):
+            def append(self, operation: Any) -> None:
+                super().append(operation)
+                both.wait(WAIT_S)
+
+        patch.setattr(one._sockets, "submitted", Submitted())
+        patch.setattr(one._poller, "_hand_over", handed_over)
+        threads = [threading.Thread(target=one.push, args=(key, 0, GRADIENT)) for key in ("k0", "k1")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(one._sockets.submitted) == 2
+        assert handed_over.call_count == 1
 
 
 def test_a_small_push_travels_with_the_pull_that_follows_it_and_by_itself_where_none_does(
