@@ -19,7 +19,7 @@ What a `pushpull` of a small key does, in the order of the files to read:
    what is sent next, `wire/messages` and `wire/codec` say how, `client/sockets` sends it.
 4. `serving/shard_server`: the shard's thread receives the frame; `shard/core` says what each message does.
 5. `shard/merger` passes gradients to their bucket (`bucket/bucket`), or table (`tables`). Once every slot has
-   pushed the step, `bucket/sums` adds them up and `bucket/update` runs the rule.
+   pushed the step, `bucket/update` adds them up (`bucket/arrays`) and runs the rule.
 6. The pull waits for that version in `bucket/steps`. `shard/peer` has what is to be sent to each client.
 7. The caller, which waits for its future, receives the values: `ClientCore.receive`, `KeyOperation.arrived`. They are
    written into `out`, and the future ends (`futures`).

@@ -14,18 +14,20 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import FEW, Alike, Array, Range, Segment, ranges_alike, ranges_where
-from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, PartSteps, PullWait, extremes
-from weft_kvstore.bucket.sums import (
+from weft_kvstore.bucket.arrays import (
     ADDED,
-    GatedSums,
+    BucketValues,
+    EncodedValues,
     Gradient,
     PendingSegments,
+    Pin,
     SliceSum,
     sum_dtype,
 )
+from weft_kvstore.bucket.gate import GatedSums
+from weft_kvstore.bucket.sets import BucketSets
+from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, PartSteps, PullWait, extremes
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
-from weft_kvstore.bucket.values import BucketValues, EncodedValues, Pin
 from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, Mode, StoreDescription, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError

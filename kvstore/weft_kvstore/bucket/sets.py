@@ -11,9 +11,8 @@ from collections.abc import Collection, Hashable
 import numpy as np
 
 from weft_kvstore.arrays import Array, Range, Ranges, Segment, ranges_alike, ranges_where
-from weft_kvstore.bucket.sums import PendingSegments
+from weft_kvstore.bucket.arrays import BucketValues, PendingSegments
 from weft_kvstore.bucket.update import BucketSpec
-from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_KEPT, SETS_WAITING
 

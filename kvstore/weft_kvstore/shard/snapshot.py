@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
+from weft_kvstore.bucket.arrays import Pin
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.values import Pin
 from weft_kvstore.compression import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.sums import GatedSums, Gradient, SliceSum
+from weft_kvstore.bucket.arrays import Gradient, SliceSum
+from weft_kvstore.bucket.gate import GatedSums, StepGate
 from weft_kvstore.description.records import CommitDescription, LossScaling
 
 NORM = 13.0

@@ -15,11 +15,10 @@ from store_cluster import advanced, constant, key_of, store_of, stores_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where
-from weft_kvstore.bucket import values as bucket_values
+from weft_kvstore.bucket import arrays as bucket_values
+from weft_kvstore.bucket.arrays import BucketValues, Gradient, PendingSegments, Pin, Pinnable
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import PullWait
-from weft_kvstore.bucket.sums import Gradient, PendingSegments
-from weft_kvstore.bucket.values import BucketValues, Pin, Pinnable
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import COPIED_BYTES

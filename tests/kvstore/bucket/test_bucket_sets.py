@@ -15,8 +15,8 @@ from store_cluster import given as given_key
 from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Segment, ranges_alike
 from weft_kvstore.bucket import sets as bucket_sets
+from weft_kvstore.bucket.arrays import BucketValues
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING

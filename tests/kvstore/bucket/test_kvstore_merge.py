@@ -12,9 +12,9 @@ import pytest
 from store_cluster import advanced, constant, key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
+from weft_kvstore.bucket.arrays import ADDED
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import PullWait
-from weft_kvstore.bucket.sums import ADDED
 from weft_kvstore.bucket.update import PIECE_BYTES
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
