@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -48,6 +49,12 @@ NO_SHARDS: Final = (
     "a store within one process, KVStore.local, needs none"
 )
 
+_WORDS: Final = {
+    **{"`array`": "`list`", "`object`": "`mapping`", f"`float` >= {-sys.float_info.max}": "a finite number"},
+    f"`float` <= {sys.float_info.max}": "a finite number",
+}
+"""What msgspec says, in Python's words."""
+
 _documents: Final[Reader[Any]] = Reader(Any)
 
 
@@ -73,8 +80,10 @@ def check_description(description: StoreDescription, *, placed: bool = True) -> 
 
 
 def field_first(error: str) -> str:
-    """An error of msgspec with the field before it, and Python's words for JSON's."""
-    what, _, path = error.replace("`array`", "`list`").replace("`object`", "`mapping`").partition(" - at `")
+    """An error of msgspec with the field before it, and in Python's words."""
+    for name, other in _WORDS.items():
+        error = error.replace(name, other)
+    what, _, path = error.partition(" - at `")
     field = path.rstrip("`").rpartition("`")[2].removeprefix("$").removeprefix(".") or "description"
     return f"{field}: {what[:1].lower()}{what[1:]}"
 

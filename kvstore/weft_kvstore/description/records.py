@@ -30,7 +30,7 @@ MOST_SCALE: Final = 2.0**24
 MAX_SLOTS: Final = 1 << 16
 """Of a store: each shard counts the steps of each slot, of every slice."""
 
-DTYPES: Final = "float16|float32|float64|int8|int16|int32|int64|uint8"
+DType = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"]
 """What a value may be made of; the wire is little-endian."""
 
 AtLeast0 = Annotated[int, Meta(ge=0)]
@@ -42,7 +42,8 @@ Slots = Annotated[int, Meta(ge=1, le=MAX_SLOTS)]
 SliceBytes = Annotated[int, Meta(ge=1, le=MAX_SLICE_BYTES)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
-Multipliers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
+Numbers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
+"""Finite ones."""
 
 
 # --- How gradients and values are compressed on their way -------------------------------------------------------------
@@ -115,7 +116,7 @@ class InitializerDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=
     """An ONNX operator that makes first values, with its attributes: see `weft_graph.ir.Initializer`."""
 
     op_type: str
-    attributes: Mapping[str, float]
+    attributes: Numbers
 
 
 class Sparse(StrEnum):
@@ -157,7 +158,7 @@ class KeyDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     key: str
-    dtype: Annotated[str, Meta(pattern=f"^({DTYPES})$")]
+    dtype: DType
     shape: Shape
     initializer: InitializerDescription
     update: Update
@@ -165,7 +166,7 @@ class KeyDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: tuple[int, ...]
     rows: bool = False
     whole: bool = False
-    multipliers: Multipliers = {}
+    multipliers: Numbers = {}
     staleness: AtLeast0 | None = None
     growth: GrowthDescription | None = None
     rule: str | Mapping[str, Any] | None = None

@@ -75,7 +75,7 @@ def test_a_file_says_what_a_table_has_of_its_own(tmp_path: Path) -> None:
         ({"growth": {"eviction": {"every": 1, "ago": 3}}}, "eviction: object contains unknown field `ago`"),
         ({"growth": {"uses": 0}}, r"keys\[0\].growth.uses: expected `int` >= 1"),
         ({"rows": False}, "key 't': growth is for tables alone"),
-        ({"sparse": "eager"}, r"keys\[0\].sparse: invalid enum value 'eager', which is none of lazy, standard"),
+        ({"sparse": "eager"}, r"keys\[0\].sparse: 'eager' is none of lazy, standard"),
         ({"rule": "lars"}, "rule 'lars' needs it whole"),
         ({"rule": "lambda"}, "key 't': rule: 'lambda' is none of"),
         ({"hyper": {"beta1": 0.1}}, "key 't': hyper: rule 'sgd' has no 'beta1'"),
