@@ -467,7 +467,7 @@ class ClientCore:
             return
         self.outcomes.append((operation, result, error))
         operation.ended = True
-        operation.close()
+        operation.close(failed=error is not None)
         if error is not None and self._withdraw(operation, error):
             self._leaving.append(self.outcomes[-1])
             self.outcomes.pop()

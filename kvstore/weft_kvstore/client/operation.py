@@ -154,7 +154,7 @@ class Operation:
         """What the future ends with."""
         return None
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         """It has ended: the caller's arrays are let go of."""
 
     def check_version(self, version: int) -> None:
@@ -383,10 +383,10 @@ class KeyOperation(PushPull):
             return Pulled(arrays, np.array([*map(min, versions)], np.int64), np.array([*map(max, versions)], np.int64))
         return arrays[0] if self.keys.single else arrays
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         self.arrays = ()
         if self._encoders is not None:
-            failed = bool(self.pending)
+            failed = failed and not self.has_arrived
             self._encoders.ended(self._key_encoders, self.step, failed=failed)
             for one in self._encoded if failed else ():
                 one.keep()
@@ -535,5 +535,5 @@ class RowOperation(PushPull):
             return found[0].reshape(shape)
         return {name: one.reshape(shape) for name, one in zip(self.names, found, strict=True)}
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         self.ids, self.arrays = None, ()

@@ -337,8 +337,9 @@ class ClientSockets:
         core = self.core
         if now >= core.tick_at:
             for shard, link_socket in self._sockets.items():
-                if link_socket.moves():
-                    core.links[shard].heard = now
+                link = core.links[shard]
+                if link_socket.moves() and link.state is LinkState.OPEN:
+                    link.heard = now
             core.tick(now)
         self.send(now)
         for link in core.links:

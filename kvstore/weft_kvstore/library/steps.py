@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -90,6 +91,8 @@ class SlotSteps:
         """Of each key that the slot pushes, how many steps have begun, by the store's name."""
         self._ended = start
         """So many steps were ended as a whole."""
+        self._failed_ends: deque[dict[int, list[str]]] = deque()
+        """Ends that have failed, and are not in `_to_end` yet: who notes them may not wait for the lock."""
         self._to_end: dict[int, list[str]] = {}
         """Those of them whose end has failed, with the keys that were not pushed in it."""
         self.unchecked = set(registry.pushed) - registry.tables
@@ -210,6 +213,9 @@ class SlotSteps:
         check_number(step, f"{where}: step")
         with uninterrupted(), self._lock:
             counts, last = self._counts, step
+            while self._failed_ends:
+                self._to_end |= self._failed_ends[0]
+                self._failed_ends.popleft()
             begun = max([*counts.values(), *(one + 1 for one in self._to_end)], default=0)
             if last is None:
                 last = begun - 1 if begun > self._ended or self._to_end else self._ended
@@ -240,7 +246,7 @@ class SlotSteps:
     def _end_ended(self, ended: dict[int, list[str]], error: BaseException | None) -> None:
         """If it has failed, the steps are to be ended again; that is noted before the caller's result has ended."""
         if error is not None:
-            self._to_end |= ended  # No lock: whoever holds it may wait for the thread that this is.
+            self._failed_ends.append(ended)
             if isinstance(error, StoreRefusedError):
                 _log.warning("end_step has to be called again for step %d: %s", min(ended), error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import select
+from unittest.mock import Mock
 
 import pytest
 import zmq
@@ -12,7 +13,7 @@ from free_ports import free_port
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client import sockets
-from weft_kvstore.client.link import COUNTED
+from weft_kvstore.client.link import COUNTED, LinkState
 from weft_kvstore.client.sockets import LinkSocket
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import COPIED_BYTES, LinkSettings
@@ -98,3 +99,14 @@ def test_where_a_socket_cannot_be_made_for_now_the_client_tries_again(
         else:
             assert pulled.result(WAIT_S).shape == (3,)
             assert client.statistics().links[0].connections == 3
+
+
+@pytest.mark.parametrize(("state", "heard"), [(LinkState.OPEN, 5.0), (LinkState.HANDSHAKE, 0.0)])
+def test_what_moves_on_a_connection_is_a_shards_once_it_has_welcomed_the_client(state: LinkState, heard: float) -> None:
+    """Before it may be another server's."""
+    link = Mock(heard=0.0, state=state, outgoing=[], listener=b"", flush=Mock(return_value=False))
+    made = sockets.ClientSockets(Mock(links=[link], tick_at=0.0), Mock(), ["ipc://nowhere"])
+    made._sockets[0] = Mock(moves=Mock(return_value=True))
+    made.advance(5.0)
+    assert link.heard == heard
+    made._context.term()

@@ -23,7 +23,7 @@ import zmq
 
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
-from weft_kvstore.client.operation import KeyOperation
+from weft_kvstore.client.operation import KeyOperation, Operation
 from weft_kvstore.client.poller import BATCH, BURST_BYTES, EAGER_CALLS, Interrupts, uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreClosedError, StoreError
@@ -254,6 +254,25 @@ def test_a_small_push_travels_with_the_pull_that_follows_it_and_by_itself_where_
             assert push.result(WAIT_S) is None, "who waits for it begins it"
             one.push("k0", 3, GRADIENT)
         wait_until(lambda: not one._sockets.submitted)
+
+
+def test_of_small_pushes_that_threads_submit_at_once_the_first_has_them_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Submitted(deque[Operation]):
+        def append(self, operation: Operation) -> None:
+            super().append(operation)
+            if len(self) == 1:
+                thread = threading.Thread(target=one.push, args=("k1", 0, GRADIENT))
+                thread.start()
+                thread.join(WAIT_S)
+
+    with two_slots() as (one, _), without_thread(one), monkeypatch.context() as patch:
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
+        handed: list[int] = []
+        patch.setattr(one._poller, "_hand_over", lambda: handed.append(len(one._sockets.submitted)))
+        one._sockets.submitted = Submitted()
+        one.push("k0", 1, GRADIENT)
+        assert handed == [2]
 
 
 def test_a_small_push_that_waits_is_sent_before_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -688,11 +707,11 @@ def test_calls_whose_end_is_broken_off_end_with_the_client(
     of, name = where
     work, broken = getattr(of, name), []
 
-    def ends_once(one: Any, *given: Any) -> None:
+    def ends_once(one: Any, *given: Any, **named: Any) -> None:
         if threading.current_thread() is threading.main_thread() and not broken:
             broken.append(one)
             raise SystemExit(3)
-        work(one, *given)
+        work(one, *given, **named)
 
     with two_slots() as (one, _):
         with without_thread(one):

@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from face_stores import WAIT_S, Make, ones, push, steps_of, zero
+from face_stores import WAIT_S, Make, faces, ones, push, steps_of, zero
 from weft_kvstore import (
     Key,
     KVStore,
@@ -115,6 +116,23 @@ def test_an_end_of_a_step_that_was_late_is_made_again_with_its_outcome() -> None
         outcomes = [one.end_step().result(WAIT_S) for one in (other, store)]
         assert outcomes[0] == outcomes[1] is not None
         assert [one.steps("w") for one in (store, other)] == [1, 1]
+
+
+def test_a_compressed_push_that_was_refused_and_finds_no_memory_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compression = {"gradients": {"kind": "2bit", "threshold": 1.0}, "least_bytes": 1}
+    description = describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0, compression=compression)
+    with faces("network", description) as (store, other):
+        for _ in range(3):
+            store.push("w", ones(2)).result(WAIT_S)
+        assert refused(store.push("w", ones(2)))
+        with monkeypatch.context() as patched:
+            patched.setattr("weft_kvstore.client.operation.EncodedSegment", Mock(side_effect=MemoryError("none")))
+            with pytest.raises(StoreError, match="no memory"):
+                store.push("w", ones(2), step=3).result(WAIT_S)
+        for _ in range(4):
+            other.push("w", ones(2)).result(WAIT_S)
+        store.push("w", ones(2), step=3).result(WAIT_S)
+        assert store.pull("w").result(WAIT_S).tolist() == [-8.0, -8.0]
 
 
 def test_a_compressed_step_that_is_pushed_twice_counts_once_and_asks_for_nothing(make: Make) -> None:

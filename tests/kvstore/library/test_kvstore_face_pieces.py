@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -81,6 +82,24 @@ def test_a_step_whose_end_fails_at_once_is_to_be_ended_again() -> None:
     failed.set_exception(KeyError("failed"))
     assert steps.end(None, lambda _: failed).exception(0) is failed.exception(0)
     steps.end(None, lambda found: finished(ended.extend(found)))
+    assert ended == [(0, [])]
+
+
+def test_an_end_fails_without_waiting_for_a_thread_that_counts_steps() -> None:
+    """Which may wait for the thread on which it fails."""
+    steps, ended, outcome = steps_of("w"), list[Any](), Future[None]()
+    push(steps, "w", None, finished(None))
+    steps.end(None, lambda _: outcome)
+    failing = threading.Thread(target=outcome.set_exception, args=(KeyError("failed"),), daemon=True)
+
+    def send(*_: object) -> Future[None]:
+        failing.start()
+        failing.join(WAIT_S)
+        return finished(None)
+
+    steps.push("push", ["w"], None, [], send)
+    assert not failing.is_alive()
+    steps.end(0, lambda found: finished(ended.extend(found)))
     assert ended == [(0, [])]
 
 
