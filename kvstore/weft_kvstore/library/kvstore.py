@@ -446,7 +446,7 @@ class KVStore:
             found = self._steps.pushpull(given.call, given.names, step, given.arrays, send)
         if found is None:  # Keys are at several steps, a push has failed, or arrays are not on the host yet.
             pushed = self._push(given, step, priority)
-            pulled = self._pull(given, None if step is None else step + 1, priority=priority)
+            pulled = self._pull(given, None if step is None else int(step) + 1, priority=priority)
             return joined([pulled, pushed], itemgetter(0))
         return found if given.outs is None else self._deliver(given, found)
 

@@ -85,10 +85,11 @@ class TableRows:
         sends, found = sends and self._sends, []
         others = hosts[2 * len(self.tables) :] if sends else hosts
         for at, (number, table, wanted) in enumerate(zip(numbers, self.tables, self._wanted, strict=True)):
-            own = rows = None
+            own = rows = asked = None
             if sends:
                 own, rows = table.checked_ids(hosts[2 * at]), table.kept(hosts[2 * at + 1])
-            asked = own if sends and wanted is table else wanted.checked_ids(others[at])
+            if not sends or wanted is not table:  # Else those that are sent.
+                asked = wanted.checked_ids(others[at])
             found.append(StoreCall(table.table, number, (at,), rows, own, asked, None, wanted.shape))
         return found
 

@@ -212,7 +212,7 @@ class SlotSteps:
         where = self._registry.call("end_step")
         check_number(step, f"{where}: step")
         with uninterrupted(), self._lock:
-            counts, last = self._counts, step
+            counts, last = self._counts, None if step is None else int(step)
             while self._failed_ends:
                 self._to_end |= self._failed_ends[0]
                 self._failed_ends.popleft()
@@ -224,16 +224,15 @@ class SlotSteps:
             if last > max(begun - 1, self._ended) or (last < self._ended and last not in self._to_end):
                 raise StoreRefusedError(f"{where}: step {last}: the next to end is step {first}")
             ended = {
-                one: [name for name, begun in counts.items() if begun <= one]
-                for one in range(self._ended, int(last) + 1)
+                one: [name for name, begun in counts.items() if begun <= one] for one in range(self._ended, last + 1)
             }
             ended |= {one: names for one, names in self._to_end.items() if one <= last}
             skipped = sorted({name for names in ended.values() for name in names if counts[name] <= last})
-            counted = dict.fromkeys(skipped, int(last) + 1)
+            counted = dict.fromkeys(skipped, last + 1)
             # One statement, in the middle of which no signal's handler runs. From here on whatever is raised leaves
             # them to be ended again.
             self._counts, self._to_end = self._counts | counted, self._to_end | ended
-            self._ended = max(self._ended, int(last) + 1)
+            self._ended = max(self._ended, last + 1)
             handed = self._traffic.bring(where, skipped, [], lambda _: hand_over(sorted(ended.items())))
             try:
                 for one in ended:

@@ -217,6 +217,15 @@ def test_other_rows_than_those_that_are_pushed_or_none_may_be_pulled(make: Make)
     assert store.steps("t") == 5
 
 
+def test_ids_whose_rows_are_pushed_and_pulled_travel_once() -> None:
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        description = describe({"t": table(4000)}, shards=[server.endpoint], rule="sgd", lr=1.0)
+        server.open(description, 0)
+        with KVStore.connect(description, 0, settings=LinkSettings(same_host=False)) as store:
+            store.pushpull_rows("t", np.arange(1000), np.ones((1000, 2), np.float32)).result(WAIT_S)
+            assert store.statistics().links[0].payload_bytes_sent == 1000 * (8 + 2 * 4)
+
+
 def test_lists_of_tables_and_out_arrays_are_those_of_pull_rows(make: Make) -> None:
     keys = {
         "t": table(),

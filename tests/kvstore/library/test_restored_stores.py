@@ -35,10 +35,10 @@ def slots_at(kind: str, description: StoreDescription, step: int) -> Iterator[Se
     with ExitStack() as stack:
         if kind == "local":
             first = stack.enter_context(KVStore.local(description, step=step))
-            yield [first, *(first.at_slot(slot, step=step) for slot in range(1, SLOTS))]
+            yield [first, *(first.at_slot(slot, step=step) for slot in range(1, description.slots))]
             return
         found, _ = stack.enter_context(served(msgspec.structs.replace(description, shards=("", ""))))
-        yield [stack.enter_context(KVStore.connect(found, slot, step=step)) for slot in range(SLOTS)]
+        yield [stack.enter_context(KVStore.connect(found, slot, step=step)) for slot in range(description.slots)]
 
 
 def train(stores: Sequence[KVStore], steps: range) -> list[Array]:
@@ -262,3 +262,32 @@ def test_committed_steps_are_not_restored() -> None:
         pytest.raises(StoreRefusedError, match="with commit cannot be restored"),
     ):
         store.restore("w", [1, 1], step=3).result(WAIT_S)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_versions_and_priorities_may_be_numpys(kind: str) -> None:
+    """Also such as have no successor in their type: they come from checkpoints."""
+    keys = {"w": Key(shape=(2,), initializer=0.0), "t": Key(shape=(4, 2), rows=True, initializer=0.0)}
+    last: Any = np.uint8(255)
+    after: Any = np.uint16(256)
+    first: Any = np.int64(1)
+    ones = np.ones((1, 2), np.float32)
+    with slots_at(kind, describe(keys, rule="sgd", lr=1.0), last) as (store,):
+        store.restore_rows("t", [0], 5 * ones, step=last).result(WAIT_S)
+        store.restore(["w"], [5 * ones[0]], step=last).result(WAIT_S)
+        found = [
+            store.pushpull("w", ones[0], step=last, priority=first),
+            store.pushpull_rows("t", [0], ones, step=last, priority=first),
+            store.end_step(last),
+            store.set_hyper("lr", first, step=after),
+            store.set("w", ones[0], version=after + 1),
+            store.set_rows("t", [0], ones, version=after + 1),
+            store.push("w", ones[0], step=after, priority=first),
+            store.push_rows("t", [0], ones, step=after, priority=first),
+            store.pull("w", version=after, priority=first),
+            store.pull_rows("t", [0], version=after + 1, priority=first),
+            store.pull_state("w", version=after),
+        ]
+        values = [one.result(WAIT_S) for one in found]
+        assert (values[0].tolist(), values[1].tolist(), values[9].tolist()) == ([4.0, 4.0], [[4.0, 4.0]], [[1.0, 1.0]])
+        assert (values[3], store.hyper("w", step=after)["lr"], store.steps("w")) == (256, 1.0, 257)
