@@ -234,13 +234,10 @@ class SlotSteps:
             self._counts, self._to_end = self._counts | counted, self._to_end | ended
             self._ended = max(self._ended, last + 1)
             handed = self._traffic.bring(where, skipped, [], lambda _: hand_over(sorted(ended.items())))
-            try:
-                for one in ended:
-                    self._to_end.pop(one, None)
-                return after(handed, partial(self._end_ended, ended))  # It may have failed by now.
-            except BaseException:
-                self._to_end |= ended
-                raise
+            handed = after(handed, partial(self._end_ended, ended))
+            for one in ended:
+                self._to_end.pop(one, None)
+            return handed
 
     def _end_ended(self, ended: dict[int, list[str]], error: BaseException | None) -> None:
         """If it has failed, the steps are to be ended again; that is noted before the caller's result has ended."""
