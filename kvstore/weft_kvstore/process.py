@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import zmq
 
@@ -99,10 +99,10 @@ TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
 """None where the system is not Linux."""
 
 MOVES_BYTES: Final = 1 << 12
-"""So much has passed where bytes are on their way: pings are shorter."""
+"""So much has come where a long message is under way: pings are shorter."""
 
-_tcp_info: Final = struct.Struct("=24xI92xQQ")
-"""`tcpi_unacked`, `tcpi_bytes_acked` and `tcpi_bytes_received`."""
+_tcp_info: Final = struct.Struct("=128xQ")
+"""`tcpi_bytes_received`."""
 
 
 @contextlib.contextmanager
@@ -118,29 +118,16 @@ def opened_again(fd: int) -> Iterator[socket.socket]:
         yield found
 
 
-class Passed(NamedTuple):
-    """What has passed on a connection, in bytes, and `unacked`, the segments that are under way."""
-
-    unacked: int = 0
-    sent: int = 0
-    received: int = 0
-
-    @classmethod
-    def on(cls, fd: int) -> Passed:
-        """Zeros where the system does not tell."""
-        if TCP_INFO is None:
-            return cls()
-        try:
-            with opened_again(fd) as connection:
-                return cls(*_tcp_info.unpack(connection.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _tcp_info.size)))
-        except (OSError, struct.error):  # It is closed by now, is no TCP, or the kernel is an old one.
-            return cls()
-
-    def moves(self, before: Passed) -> bool:
-        """Whether a message is under way that is too long to have arrived since `before`: as much of it as passes has
-        passed, and more waits. What a process that stands still was sent, the kernel has taken at once."""
-        is_sent = self.unacked > 0 and self.sent - before.sent >= MOVES_BYTES
-        return is_sent or self.received - before.received >= MOVES_BYTES
+def received_bytes(fd: int) -> int:
+    """What has come on a connection, of messages that have not ended too; 0 where the system does not tell."""
+    if TCP_INFO is None:
+        return 0
+    try:
+        with opened_again(fd) as connection:
+            (received,) = _tcp_info.unpack(connection.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _tcp_info.size))
+    except (OSError, struct.error):  # It is closed by now, is no TCP, or the kernel is an old one.
+        return 0
+    return int(received)
 
 
 # --- ZeroMQ, which ends the process where it lacks descriptors --------------------------------------------------------

@@ -23,7 +23,7 @@ from weft_kvstore.client.link import ClientLink, LinkState
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreClosedError
-from weft_kvstore.process import EVENTS, MORE, NOW, READABLE, Passed, zeromq_context
+from weft_kvstore.process import EVENTS, MORE, MOVES_BYTES, NOW, READABLE, received_bytes, zeromq_context
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError
@@ -84,7 +84,7 @@ class LinkSocket:
         """Whether large parts were sent, which libzmq reads where they are."""
         self._connection = -1
         """The connection's own descriptor, once there is one."""
-        self._moved = Passed()
+        self._received = 0
         self.socket = context.socket(zmq.DEALER)
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
@@ -155,9 +155,9 @@ class LinkSocket:
         return parts
 
     def moves(self) -> bool:
-        """Whether a message is under way, either way, that takes long. To be called again and again."""
-        before, self._moved = self._moved, Passed.on(self._connection)
-        return self._moved.moves(before)
+        """Whether a long message comes. To be called again and again."""
+        before, self._received = self._received, received_bytes(self._connection)
+        return self._received - before >= MOVES_BYTES
 
     def broke(self) -> tuple[str, bool] | None:
         """Why the connection has ended, or could not be made, and whether a new one may do better; None: it has not.

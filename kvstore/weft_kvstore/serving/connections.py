@@ -7,13 +7,15 @@ import logging
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from weft_kvstore.process import EVENTS, READABLE, Passed, opened_again
+from weft_kvstore.process import EVENTS, MOVES_BYTES, READABLE, opened_again, received_bytes
+from weft_kvstore.settings import MAX_FRAME_BYTES
+from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 MAX_UNKNOWN: Final = 256
 """Connections that may be open at a time and are no client's: fewer where the process may open few files. A client says
@@ -22,9 +24,12 @@ Hello once it is connected, so the one that has been silent for longest is close
 UNKNOWN_S: Final = 10.0
 """Such a connection is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""
 
-UNKNOWN_BYTES: Final = 4 << 20
-"""Such a connection is closed once it has sent more: a Hello is shorter. ZeroMQ keeps a message until its end has come,
-however long it is."""
+UNKNOWN_BYTES: Final = 1 << 18
+"""Such a connection is closed once it has sent more: a Hello is some hundred bytes. ZeroMQ keeps a message until its
+end has come, however long it is."""
+
+MESSAGE_BYTES: Final = 2 * (MAX_FRAME_BYTES + MAX_HEADER_BYTES)
+"""A client's is closed once it has sent more in one message, that ZeroMQ has in parts: a message is half as long."""
 
 _log = logging.getLogger("weft.shard")
 
@@ -40,8 +45,9 @@ class Connections:
         """Since when each is no client's, the oldest first."""
         self._identities: dict[int, bytes] = {}
         """What the router calls each that is a client's, or was one."""
-        self._passed: dict[int, Passed] = {}
-        """On each of these, as `moving` was called last."""
+        self._came: dict[int, tuple[int, int, int]] = {}
+        """On each of these: the number of the last message when `moving` was called last, the bytes that had come when
+        that was new, and those that had come by now."""
         self.ended: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection that was a client's, once it is no more."""
         self._closed = 0
@@ -80,13 +86,30 @@ class Connections:
         old = self._clock() - UNKNOWN_S
         while self.unknown and self.unknown[fd := next(iter(self.unknown))] < old:
             self._close(fd)
-        for fd in [fd for fd in self.unknown if fd not in self._identities and Passed.on(fd).received > UNKNOWN_BYTES]:
+        for fd in [fd for fd in self.unknown if fd not in self._identities and received_bytes(fd) > UNKNOWN_BYTES]:
             self._close(fd)
 
-    def moving(self) -> list[bytes]:
-        """Clients' connections on which a long message is under way, by their identity. To be called as often."""
-        before, self._passed = self._passed, {fd: Passed.on(fd) for fd in self._identities}
-        return [self._identities[fd] for fd, now in self._passed.items() if fd in before and now.moves(before[fd])]
+    def moving(self, numbers: Mapping[bytes, int]) -> list[bytes]:
+        """The clients, by identity, of which a long message comes; `numbers` are those of the last one that has come of
+        each. One that has no end is cut off. To be called every second or so."""
+        moving: list[bytes] = []
+        endless: list[int] = []
+        before, self._came = self._came, {}
+        for fd, identity in self._identities.items():
+            number, bytes_now = numbers.get(identity), received_bytes(fd)
+            if number is None:
+                continue
+            last, begun, bytes_then = before.get(fd, (-1, 0, 0))
+            begun = begun if number == last else bytes_now
+            self._came[fd] = number, begun, bytes_now
+            if bytes_now - begun > MESSAGE_BYTES:
+                endless.append(fd)
+            elif number == last and bytes_now - bytes_then >= MOVES_BYTES:
+                moving.append(identity)
+        for fd in endless:
+            self.unknown[fd] = self._clock()
+            self._close(fd)
+        return moving
 
     def welcome(self, identity: bytes, fd: int) -> None:
         """This connection is a client's."""

@@ -35,6 +35,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES, MAX_PARTS
+from weft_kvstore.wire.messages import Pong
 
 # --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
 
@@ -520,9 +521,10 @@ class ShardServer:
     def _tick(self, now: float) -> None:
         late_s = now - self._next_tick
         self._next_tick = now + self._settings.ping_s / 2
-        for identity in self._router.connections.moving():
-            if (peer := self._core.peers.get(identity)) is not None:
-                peer.heard = now
+        peers = self._core.peers
+        for identity in self._router.connections.moving({one: peer.received for one, peer in peers.items()}):
+            peers[identity].heard = now
+            self._core.links.say(identity, Pong())  # Its pings come behind the message.
         self._core.tick(now, late_s if late_s > STALL_S else 0.0)
         if self._listener is not None:  # It may have lacked descriptors for clients that wait.
             self._listener.receive()

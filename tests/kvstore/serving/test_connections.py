@@ -18,7 +18,7 @@ import zmq
 from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, store_of
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_BYTES, UNKNOWN_S, Connections
+from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_S, Connections
 from weft_kvstore.serving.shard_server import Router, ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import MAX_PARTS
@@ -112,7 +112,10 @@ def test_a_connection_is_closed_in_time_that_was_not_welcomed_or_is_no_clients_a
         router.close(0)
 
 
-def test_a_connection_that_sends_a_message_without_an_end_is_closed_unless_it_is_a_clients() -> None:
+def test_a_connection_that_sends_a_message_without_an_end_is_closed_a_clients_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("weft_kvstore.serving.connections.MESSAGE_BYTES", 4 << 20)
     with zmq.Context() as context, ExitStack() as stack:
         router = context.socket(zmq.ROUTER)
         connections = Connections(router)
@@ -121,16 +124,34 @@ def test_a_connection_that_sends_a_message_without_an_end_is_closed_unless_it_is
         client.sendall(b"\x00\x05Hello")
         identity, hello = router.recv_multipart(copy=False)
         connections.welcome(identity.bytes, hello.get(zmq.SRCFD))
+        assert connections.moving({}) == connections.moving({identity.bytes: 1}) == []
         part = b"\x03" + (1 << 20).to_bytes(8, "big") + bytes(1 << 20)
         for each in (client, stranger):
-            each.sendall(part * (1 + (UNKNOWN_BYTES >> 20)))
+            each.sendall(part)
         until = time.monotonic() + WAIT_S
         while connections.unknown:
             assert time.monotonic() < until
             connections.tick()
         assert closed([stranger], 1) == 1
+        moves = False
+        while not moves:
+            assert time.monotonic() < until
+            moves = bool(connections.moving({identity.bytes: 1}))
         client.sendall(b"\x00\x03end")
         assert bytes(router.recv_multipart()[-1]) == b"end"
+        assert connections.moving({identity.bytes: 2}) == [], "it was heard"
+        client.sendall(6 * part)
+        client.setblocking(False)
+        data = b"?"
+        while data:
+            assert time.monotonic() < until
+            connections.moving({identity.bytes: 2})
+            try:
+                data = client.recv(1)
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                break
         connections.close()
         router.close(0)
 
