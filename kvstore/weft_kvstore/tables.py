@@ -172,13 +172,11 @@ class TableState(PartSteps):
         """How many steps every slot is through with."""
         return int(self.versions[0])
 
-    def passed_version(self, version: int) -> bool:
-        """Whether the values of a version are gone. A key to which no slot contributes is at every version."""
-        return bool(self.spec.slots) and self._passed > version
-
-    def is_quiet_at(self, version: int) -> bool:
-        """Whether it is at a version, with no update under way."""
-        return not self.is_changing and (self.version == version or not self.spec.slots)
+    def at_version(self, version: int) -> tuple[Array, Array]:
+        is_at, is_beyond = super().at_version(version)
+        if not self.is_changing:
+            return is_at, is_beyond
+        return np.zeros(1, np.bool_), is_beyond | (is_at if self.spec.is_sync and self.spec.slots else False)
 
     def begin_at(self, version: int, updates: int) -> None:
         """A table that nobody has pushed begins at a version, after so many updates."""

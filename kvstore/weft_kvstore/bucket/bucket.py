@@ -71,6 +71,11 @@ class Bucket(PartSteps):
         """The slots, by their numbers, whose gradients are one update."""
 
     @property
+    def sets_waiting(self) -> int:
+        """Slices that were set for versions that are still to come; may be asked on any thread."""
+        return sum(len(pending) for pending in list(self.sets.pending.values()))
+
+    @property
     def nbytes(self) -> int:
         """Of the values."""
         return int(self.spec.part.bounds[-1])

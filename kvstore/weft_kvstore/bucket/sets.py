@@ -72,11 +72,6 @@ class BucketSets:
         self.pending: dict[int, PendingSegments] = {}
         self.known = KnownSets()
 
-    @property
-    def waiting(self) -> int:
-        """Slices that were set for versions that are still to come."""
-        return sum(len(pending) for pending in list(self.pending.values()))
-
     def lacks(self, first: int, stop: int) -> bool:
         """Whether one of these slices was never set, and has no first value."""
         return bool(self._lacking[first:stop].any())

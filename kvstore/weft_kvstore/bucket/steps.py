@@ -299,6 +299,13 @@ class PartSteps:
                     del self._waiting[of, step]
             self.arrived[index] = self.through[index]
 
+    def at_version(self, version: int) -> tuple[Array, Array]:
+        """Which slices have the values of a version (slices) bool, and which have them no more. A key to which no slot
+        contributes is at every version."""
+        if not self.spec.slots:
+            return np.ones(self.count, np.bool_), np.zeros(self.count, np.bool_)
+        return self.versions == version, self.versions > version
+
     def begin_steps_at(self, version: int, first: int, stop: int) -> None:
         """Untouched slices begin at a version."""
         for counts in (self.arrived, self.through, self.versions, self.base):

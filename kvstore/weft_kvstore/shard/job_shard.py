@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,17 +28,6 @@ from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables import AskedRows, TableSpec, TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import Hyper, PayloadKind
-
-# --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
-
-
-Reason: TypeAlias = tuple[str, list[int]]
-"""What is waited for, in words, and the slots that are missing."""
-
-
-def _both(some: Iterable[int], others: Collection[int]) -> list[int]:
-    return [one for one in some if one in others]
-
 
 MAX_CHANGES: Final = 1 << 16
 """Changes of hyper-parameters that are kept for each slot: for steps to come, and for keys that are behind others.
@@ -110,8 +99,8 @@ class JobShard:
                 if table.bytes_on(shard):
                     self.tables[bucket.number] = self._made_table(bucket.number, tables)
             elif shard in bucket.parts:
-                spec = self._bucket_spec(bucket.number)
-                memory = None
+                spec, memory = self._spec_of(bucket.number), None
+                assert isinstance(spec, BucketSpec)
                 if self.shared_memory is not None:
                     memory = self.shared_memory.array(begin, (int(spec.part.bounds[-1]),), np.uint8)
                     begin += sizes[bucket.number]
@@ -155,8 +144,7 @@ class JobShard:
     @property
     def waiting_sets(self) -> int:
         """Parts that were set for versions that are still to come; may be asked on any thread."""
-        in_buckets = sum(one.sets.waiting for one in list(self.buckets.values()))
-        return in_buckets + sum(one.sets_waiting for one in list(self.tables.values()))
+        return sum(one.sets_waiting for one in list(self.parts.values()))
 
     def bucket(self, number: int) -> Bucket:
         """A bucket of dense keys. Raises ProtocolError, as the others do, where it is none that is here."""
@@ -171,38 +159,16 @@ class JobShard:
             raise ProtocolError(f"bucket: {number} has no rows on shard {self.shard}")
         return found
 
-    def _bucket_spec(self, number: int) -> BucketSpec:
-        """How a bucket that is no table is updated: all of its keys as the first of them is."""
-        description, bucket = self.description, self._routing.buckets[number]
-        key, part = self._key_of(number), bucket.parts[self.shard]
-        rule = self._rule_of(key)
-        by_slice = key.update is Update.RULE and not key.whole and not rule.anywhere
-        return BucketSpec(
-            **self._update_spec(number, key, rule),
-            part=part,
-            keys=description.keys,
-            piece_elements=BUCKET_PIECES * piece_elements_of(description.rule),
-            piece_slices=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
-            pushed=bucket.pushed,
-            pulled=bucket.pulled,
-            is_whole=key.whole,
-            keeps_previous=self._keeps_previous,
-        )
-
-    def _table_spec(self, number: int) -> TableSpec:
-        key = self._key_of(number)
-        return TableSpec(
-            **self._update_spec(number, key, self._rule_of(key)),
-            key=key.key,
-            priority=key.priority,
-            given=is_given(key),
-            piece_elements=piece_elements_of(self.description.rule if key.rule is None else key.rule),
-        )
-
-    def _update_spec(self, number: int, key: KeyDescription, rule: Rule) -> dict[str, Any]:
-        """What `UpdateSpec` says, but for the size of a piece."""
-        description = self.description
-        return {
+    def _spec_of(self, number: int) -> BucketSpec | TableSpec:
+        """How a bucket is updated: all of its keys as the first of them is."""
+        description, bucket, key = self.description, self._routing.buckets[number], self._key_of(number)
+        rule = self._rule if key.rule is None and key.hyper is None else rule_of(description, key)
+        document = description.rule if key.rule is None else key.rule
+        graph = {} if isinstance(document, str) else document.get("graph", {})
+        nodes = max(len(graph.get("nodes", ())), PIECE_NODES)
+        # Whole blocks, so that cutting changes no bit.
+        piece_elements = PIECE_ELEMENTS * PIECE_NODES // nodes // VECTOR_BLOCK * VECTOR_BLOCK
+        of_both: dict[str, Any] = {
             "number": number,
             "slots": key.slots,
             "update": key.update,
@@ -213,14 +179,27 @@ class JobShard:
             "hyper": self.hyper.of(key, rule, alone=key.rows),
             "gate": self.gate,
         }
-
-    def _rule_of(self, key: KeyDescription) -> Rule:
-        return self._rule if key.rule is None and key.hyper is None else rule_of(self.description, key)
+        if key.rows:
+            given = is_given(key)
+            return TableSpec(**of_both, key=key.key, priority=key.priority, given=given, piece_elements=piece_elements)
+        part, by_slice = bucket.parts[self.shard], key.update is Update.RULE and not key.whole and not rule.anywhere
+        return BucketSpec(
+            **of_both,
+            part=part,
+            keys=description.keys,
+            piece_elements=BUCKET_PIECES * piece_elements,
+            piece_slices=PIECE_CALLS * PIECE_NODES // nodes if by_slice else len(part),
+            pushed=bucket.pushed,
+            pulled=bucket.pulled,
+            is_whole=key.whole,
+            keeps_previous=self._keeps_previous,
+        )
 
     def _made_table(self, number: int, rows_at: TablePlace | None) -> TableState:
         """Raises ValueError for an initializer that there is not, StoreError where its rows have no place."""
-        key_index, spec = self._routing.buckets[number].keys[0], self._table_spec(number)
-        key, layout, seed = self.description.keys[key_index], self._routing.tables[key_index], self.description.seed
+        spec, key, seed = self._spec_of(number), self._key_of(number), self.description.seed
+        assert isinstance(spec, TableSpec)
+        layout = self._routing.tables[self._routing.buckets[number].keys[0]]
         make = partial(first_table_rows, key, seed, layout.width)
         if not is_given(key):
             make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
@@ -324,8 +303,8 @@ class JobShard:
         """The first key of a bucket, as which all of its keys are updated."""
         return self.description.keys[self._routing.buckets[number].keys[0]]
 
-    def waits_for(self, wait: PullWait) -> Reason:
-        """What an open pull waits for; no slot is missing where all was answered."""
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for, in words, and the slots that are missing: none where all was answered."""
         found = "every slice was answered", list[int]()
         if wait.rows is not None and wait.rows.ids is None:
             found = f"the ids of key {wait.rows.table.spec.key!r} have not all come", []
@@ -335,20 +314,20 @@ class JobShard:
                 break
         return found
 
-    def lacks(self, wait: PullWait, absent: Collection[int]) -> Reason | None:
+    def lacks(self, wait: PullWait, absent: Collection[int]) -> tuple[str, list[int]] | None:
         """What an open pull waits for of slots that are `absent`, and which; None where nothing. There may be many
         pulls: only those parts are looked at to which such a slot contributes, and all where a gate lets any slot hold
         them."""
         every = self.gate is not None
         for number in wait.open:
             part = self.parts[number]
-            if every or _both(part.spec.slots, absent):
+            if every or any(slot in absent for slot in part.spec.slots):
                 text, missing = part.pull_waits_for(wait)
-                if lost := _both(missing, absent):
+                if lost := [slot for slot in missing if slot in absent]:
                     return text, lost
         return None
 
-    def step_waits_for(self, step: int) -> Reason:
+    def step_waits_for(self, step: int) -> tuple[str, list[int]]:
         """What a step that is not measured waits for. Raises ProtocolError where steps are not committed."""
         text, missing = self.step_gate("Measure").missing(step)
         if missing:
@@ -366,14 +345,3 @@ class JobShard:
         if self.gate is None:
             raise ProtocolError(f"{message}.step: the job's steps are not committed")
         return self.gate
-
-
-def piece_elements_of(rule: str | Mapping[str, Any]) -> int:
-    """Elements that the rule updates in some 50 ms at most; whole blocks, so that cutting changes no bit."""
-    return PIECE_ELEMENTS * PIECE_NODES // nodes_of(rule) // VECTOR_BLOCK * VECTOR_BLOCK
-
-
-def nodes_of(rule: str | Mapping[str, Any]) -> int:
-    """Of a user's rule; `PIECE_NODES` where it has fewer, and for a built-in one."""
-    nodes = () if isinstance(rule, str) or "graph" not in rule else rule["graph"]["nodes"]
-    return max(len(nodes), PIECE_NODES)

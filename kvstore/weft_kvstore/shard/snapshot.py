@@ -60,14 +60,6 @@ class Captured(NamedTuple):
     since: int | None = None
 
 
-class TableCapture(NamedTuple):
-    """A table at one version: its rows, what is known beside them, and the updates made."""
-
-    rows: RowCapture
-    marks: Columns
-    updates: int
-
-
 Views: TypeAlias = dict[str, list[tuple[int, int, Array]]]
 """By array: slices from the first number to before the second, and their elements."""
 
@@ -96,24 +88,22 @@ class Capture:
         self._since = since
         self._views: dict[int, Views] = {number: {} for number in shard.buckets}
         self._pins: list[tuple[Pin, int]] = []
-        self._tables: dict[int, TableCapture] = {}
-        self._left = 1 + sum(bucket.count for bucket in shard.buckets.values()) + len(shard.tables)
-        """Slices and tables that have not reached the version, and 1 until all were looked at."""
-        missed = _missed(shard, step)
-        if missed is not None:
-            self._left = 0
-            done(missed)
-            return
+        self._tables: dict[int, tuple[RowCapture, Columns]] = {}
+        """Rows, and what is known beside them."""
+        self._left = 1 + sum(part.count for part in shard.parts.values())
+        """Slices that have not reached the version, and 1 until all were looked at."""
+        for part in shard.parts.values():
+            _, beyond = part.at_version(step)
+            if beyond.any():
+                at, self._left = int(beyond.argmax()), 0
+                done(MissedError(f"{part.spec.key_named(at)} is at version {part.versions[at]} already, or changes"))
+                return
         shard.end_capture = self._drop
         for number, part in shard.parts.items():
             part.reached = partial(self._reached, number)
-        for number, bucket in shard.buckets.items():
-            here = bucket.versions == step
-            for first, stop in ranges_where(here if bucket.spec.slots else np.ones_like(here), 0):
+        for number, part in shard.parts.items():
+            for first, stop in ranges_where(part.at_version(step)[0]):
                 self._reached(number, step, first, stop)
-        for number, table in shard.tables.items():
-            if table.is_quiet_at(step):
-                self._reached(number, step, 0, 1)
         self._guarded(lambda: 1)
 
     def _drop(self) -> None:
@@ -125,22 +115,20 @@ class Capture:
     def _reached(self, number: int, version: int, first: int, stop: int) -> None:
         """Slices of a bucket, or a table, are at a version."""
         if version == self._step:
-            table = self._shard.tables.get(number)
-            if table is not None:
-                self._guarded(partial(self._take_table, number, table))
-            else:
-                self._guarded(partial(self._take_slices, number, first, stop))
+            self._guarded(partial(self._take, number, first, stop))
 
-    def _take_slices(self, number: int, first: int, stop: int) -> int:
-        self._pins.extend(_captured(self._shard.buckets[number], self._views[number], first, stop))
+    def _take(self, number: int, first: int, stop: int) -> int:
+        part = self._shard.parts[number]
+        if isinstance(part, TableState):
+            part.reached = None
+            marks: Columns = {}
+            rows, gone = part.rows.capture(self._step, self._since)
+            self._tables[number] = rows, marks  # What fails from here on releases them.
+            gone = part.layout.ids_at(part.shard, gone).view(np.int64)
+            marks |= part.rows.marks() | {GONE: gone, UPDATES: np.array([part.updates])}
+        else:
+            self._pins.extend(_captured(part, self._views[number], first, stop))
         return stop - first
-
-    def _take_table(self, number: int, table: TableState) -> int:
-        table.reached = None
-        rows, gone = table.rows.capture(self._step, self._since)
-        gone = table.layout.ids_at(table.shard, gone).view(np.int64)
-        self._tables[number] = TableCapture(rows, table.rows.marks() | {GONE: gone}, table.updates)
-        return 1
 
     def _guarded(self, take: Callable[[], int]) -> None:
         """Takes some of what is left, unless the capture is over: how many that were."""
@@ -168,26 +156,13 @@ class Capture:
             part.reached = None
 
     def _release(self) -> None:
-        for number, captured in self._tables.items():
-            self._shard.tables[number].rows.release(captured.rows)
+        for number, (rows, _) in self._tables.items():
+            self._shard.tables[number].rows.release(rows)
         for pin, count in self._pins:
             pin.release(0, count)
         self._tables.clear()
         self._views.clear()
         self._pins.clear()
-
-
-def _missed(shard: JobShard, step: int) -> MissedError | None:
-    """Where a slice, or a table, is beyond a version."""
-    for table in shard.tables.values():
-        if table.passed_version(step):
-            return MissedError(f"key {table.spec.key!r} is at version {table.version} already, or changes")
-    for bucket in shard.buckets.values():
-        beyond = bucket.versions > step
-        if bucket.spec.slots and beyond.any():
-            at = int(beyond.argmax())
-            return MissedError(f"{bucket.spec.key_named(at)} is at version {bucket.versions[at]} already")
-    return None
 
 
 def _captured(bucket: Bucket, views: Views, first: int, stop: int) -> Iterator[tuple[Pin, int]]:
@@ -206,7 +181,7 @@ def _captured(bucket: Bucket, views: Views, first: int, stop: int) -> Iterator[t
 def _parts(
     shard: JobShard,
     views: Mapping[int, Views],
-    tables: Mapping[int, TableCapture],
+    tables: Mapping[int, tuple[RowCapture, Columns]],
     shard_thread: OtherThread,
     without: Collection[str],
 ) -> list[Part]:
@@ -226,7 +201,7 @@ def _parts(
                 size = sum(len(piece) for piece in pieces)
                 found.append(Part(name, key, start, size, str(pieces[0].dtype), pieces))
     for number, captured in tables.items():
-        found += _table_parts(shard.tables[number], captured, shard_thread)
+        found += _table_parts(shard.tables[number], *captured, shard_thread)
     return found
 
 
@@ -238,10 +213,10 @@ def _elements_of(views: Sequence[tuple[int, int, Array]], bounds: Array, span: K
             yield view[bounds[first] - bounds[low] : bounds[stop] - bounds[low]]
 
 
-def _table_parts(table: TableState, captured: TableCapture, shard_thread: OtherThread) -> Iterator[Part]:
+def _table_parts(table: TableState, rows: RowCapture, marks: Columns, shard_thread: OtherThread) -> Iterator[Part]:
     """What a shard has of a table, its rows block by block."""
-    key, rows, columns = table.spec.key, captured.rows, table.rows.columns(np.empty(0, np.int64))
-    for name, array in (captured.marks | {UPDATES: np.array([captured.updates])}).items():
+    key, columns = table.spec.key, table.rows.columns(np.empty(0, np.int64))
+    for name, array in marks.items():
         yield part_of(name, key, 0, array.reshape(-1))
     widths = {name: int(np.prod(array.shape[1:])) for name, array in columns.items()}
     count = a_block(rows.left, sum(widths[name] * array.itemsize for name, array in columns.items()))

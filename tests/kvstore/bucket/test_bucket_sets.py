@@ -133,7 +133,7 @@ def test_slices_are_set_as_they_would_be_one_by_one(events: list[tuple[str, tupl
                 at_once = [one for low, high in changed for one in range(low, high)]
                 assert at_once == plain.set(number, version, first, stop, origin)
         assert bucket.values == plain.values
-        assert bucket.sets.waiting == sum(map(len, plain.ahead))
+        assert sum(map(len, bucket.sets.pending.values())) == sum(map(len, plain.ahead))
         lacks = [bool(GIVEN[one]) and plain.values[one] == FIRST for one in range(SLICES)]
         assert bucket.sets.lacking(0, SLICES).tolist() == lacks
         assert bucket.sets.lacks(first, stop) == any(lacks[first:stop])
@@ -156,7 +156,7 @@ def test_a_value_for_a_version_that_waits_takes_the_place_of_the_one_before_it()
     bucket.set(6, 1, 2, 4, "other")
     bucket.advance(0, 6)
     assert bucket.values == [5, 5, 6, 6, 5, 5]
-    assert bucket.sets.waiting == 0
+    assert sum(map(len, bucket.sets.pending.values())) == 0
 
 
 def test_what_comes_again_does_not_undo_what_was_set_since() -> None:
@@ -198,7 +198,7 @@ def test_where_slots_go_on_by_themselves_a_first_value_is_given_once(mode: Mode)
     assert bucket.set(3, 7, 0, SLICES, "a value that is meant") == [(0, 6)]
     assert bucket.set(4, 5, 5, 6, "versions are each slot's own") == [(5, 6)]
     assert bucket.values == [3, 3, 3, 3, 3, 4]
-    assert bucket.sets.waiting == 0
+    assert sum(map(len, bucket.sets.pending.values())) == 0
 
 
 def test_a_key_to_which_nobody_contributes_is_set_at_once_at_any_version() -> None:

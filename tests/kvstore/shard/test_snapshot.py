@@ -23,7 +23,6 @@ from weft_kvstore.description.records import EvictionDescription, GrowthDescript
 from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard import snapshot
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.snapshot_files import Snapshot, SnapshotError, SnapshotFile, SnapshotReader, write_file
 
@@ -262,7 +261,15 @@ def test_a_capture_is_complete_though_one_before_it_is_released_meanwhile(tmp_pa
         assert store.written(later, 2, tmp_path / "2").step == 2
 
 
-@pytest.mark.parametrize("failing", ["_captured", "TableCapture", "Captured"])
+@pytest.mark.parametrize(
+    "failing",
+    [
+        "shard.snapshot._captured",
+        "rows.storage.TableRows.capture",
+        "rows.storage.TableRows.marks",
+        "shard.snapshot.Captured",
+    ],
+)
 def test_a_capture_that_fails_says_so_and_training_goes_on(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError("none is left")
@@ -270,13 +277,15 @@ def test_a_capture_that_fails_says_so_and_training_goes_on(failing: str, monkeyp
     with cluster(RULES[0], 2) as store:
         done(store.step(0))
         with monkeypatch.context() as patched:
-            patched.setattr(snapshot, failing, no_memory)
+            patched.setattr(f"weft_kvstore.{failing}", no_memory)
             told = store.capture(2)
             done(store.step(1))
             for queue in told:
                 missed = queue.get(timeout=WAIT_S)
                 assert isinstance(missed, MissedError)
                 assert "could not capture it: MemoryError('none is left')" in str(missed)
+        tables = [table for server in store.servers for table in server._core.job.tables.values()]
+        assert [table.rows._captures for table in tables] == [[] for _ in tables], "rows are copied no more"
         done(store.step(2))
         (held, _) = [queue.get(timeout=WAIT_S) for queue in store.capture(3)]
         assert isinstance(held, Captured)

@@ -17,13 +17,13 @@ from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket import arrays as bucket_values
-from weft_kvstore.bucket.update import PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
+from weft_kvstore.bucket.update import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
 from weft_kvstore.description import records as first
 from weft_kvstore.description.check import digest, rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
-from weft_kvstore.shard.job_shard import JobShard, piece_elements_of
+from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.codec import RowSource, decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Cancel, Failed, Hello, Message, Ping, Pong, PushRefused, Values
@@ -196,11 +196,13 @@ def test_a_pull_of_rows_shows_one_version_and_an_update_never_half() -> None:
     assert all(len(got) == rows * width * 4 for got in shard.values().values())
 
 
-def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
-    nodes = [{"op_type": "Neg"}] * 256
-    assert piece_elements_of("adam") == PIECE_ELEMENTS
-    assert piece_elements_of({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
-    assert piece_elements_of({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
+@pytest.mark.parametrize(("nodes", "times"), [(0, 1), (10, 1), (256, 16)])
+def test_a_rule_of_many_nodes_has_smaller_pieces(nodes: int, times: int) -> None:
+    chain = [("Add", f"n{one}", (f"n{one - 1}" if one else "weight", "gradient")) for one in range(nodes)]
+    rule = rule_document(chain, {"weight": f"n{nodes - 1}"}) if nodes else "adam"
+    keys = [constant(key_of("w", [4], 1), 3.0), constant(table_of("t", (4, 4), 1), 3.0)]
+    parts = JobShard(store_of(keys, slots=1, shards=1, rule=rule), 0).parts.values()
+    assert [part.spec.piece_elements * times for part in parts] == [PIECE_ELEMENTS, BUCKET_PIECES * PIECE_ELEMENTS]
 
 
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
