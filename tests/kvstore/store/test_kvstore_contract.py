@@ -151,7 +151,7 @@ def test_what_does_not_fit_the_description_is_refused(make: Make, call: Callable
 
 def test_a_pull_ends_at_its_deadline_and_says_who_is_missing() -> None:
     """In one process, where the shard's answer is there in time on a busy machine too."""
-    with stores_of("local", simple(key_of("w", (300,), 3), slots=3), LinkSettings(request_timeout_s=0.1)) as stores:
+    with stores_of("local", simple(key_of("w", (300,), 3), slots=3), LinkSettings(request_timeout_s=0.5)) as stores:
         stores[1].push("w", 0, ones(300)).result(WAIT_S)
         with pytest.raises(StoreTimeoutError, match=r"key 'w', version 1 .*step 0 waits for slots 0, 2"):
             stores[1].pull("w", 1).result(WAIT_S)

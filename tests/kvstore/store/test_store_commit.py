@@ -155,7 +155,7 @@ def next_scale(scales: list[float], scaling: LossScaling, step: int, *, finite: 
 
 
 def test_a_barrier_that_waits_says_which_slot_is_missing() -> None:
-    with stores_of("local", committed(clip_norm=1.0), LinkSettings(request_timeout_s=0.1)) as stores:
+    with stores_of("local", committed(clip_norm=1.0), LinkSettings(request_timeout_s=0.5)) as stores:
         waiting = [push_all(stores[slot], slot, 0) for slot in (0, 1)]
         for future in waiting:
             with pytest.raises(StoreTimeoutError, match=r"(waits for|end_step is called by) slots 2"):

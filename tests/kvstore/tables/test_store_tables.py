@@ -142,7 +142,7 @@ def test_what_does_not_fit_the_description_is_refused(make: Make, call: Callable
 def test_a_pull_of_rows_that_waits_too_long_says_for_whom() -> None:
     told = r"pull of rows of key 't', version 1 .*step 0 waits for slots 0, 2"
     described = simple(table_of("t", (9, 2), 3), slots=3, shards=1)
-    with stores_of("local", described, LinkSettings(request_timeout_s=0.1)) as stores:
+    with stores_of("local", described, LinkSettings(request_timeout_s=0.5)) as stores:
         stores[1].push("t", 0, ones(1, 2), ints(1)).result(WAIT_S)
         with pytest.raises(StoreTimeoutError, match=told):
             got(stores[1], "t", ints(1), 1)
@@ -168,7 +168,7 @@ def test_a_given_key_has_no_value_before_one_is_set(make: Make) -> None:
 def test_what_was_never_set_is_told_after_the_deadline(key: str) -> None:
     """In one process, where the shard's answer is there before the deadline on a busy machine too."""
     described = simple(given(key_of("w", (3,), 1)), given(table_of("t", (5, 3), 1)), shards=1)
-    with stores_of("local", described, LinkSettings(request_timeout_s=0.1)) as (store,):
+    with stores_of("local", described, LinkSettings(request_timeout_s=0.5)) as (store,):
         pull = store.pull("w", 0) if key == "w" else store.pull("t", 0, ints(2))
         with pytest.raises(StoreTimeoutError, match=f"key '{key}', version 0 .*key '{key}' was never set"):
             pull.result(WAIT_S)
@@ -241,7 +241,7 @@ def test_in_async_a_slot_waits_for_itself_alone_unless_it_asks_for_all(make: Mak
 
 def test_in_async_a_pull_that_waits_too_long_says_for_whom() -> None:
     described = simple(constant(key_of("w", (300,), 2), 0.0), slots=2, mode=Mode.ASYNC)
-    with stores_of("local", described, LinkSettings(request_timeout_s=0.1)) as stores:
+    with stores_of("local", described, LinkSettings(request_timeout_s=0.5)) as stores:
         for step in range(3):
             stores[0].push("w", step, ones(300)).result(WAIT_S)
         late = [stores[0].pull("w", 4), stores[0].pull("w", 3, settled=True)]
