@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final
@@ -49,7 +50,7 @@ class LocalSlot(Store):
         super().__init__(description, slot)
         self._memory = store._memories.setdefault(slot, self._memory)
         self.failed = store._clients[slot].failed
-        self.hand_to(lambda operation: store._hand_over(slot, operation), store)
+        self._submit, self._driver = partial(store._hand_over, slot), store
         self._store = store
 
     def at_slot(self, slot: int) -> LocalSlot:

@@ -127,12 +127,12 @@ class LocalKey:
     def __init__(self, key: KeyDescription, updating: Updating, description: StoreDescription) -> None:
         rule, self._device, self._apply = updating.rule, updating.device, updating.apply
         self._hyper = hyper_of_key(key, updating, description)
-        self.shape = self._shape = tuple(key.shape)
+        self.shape = tuple(key.shape)
         self.size = key.size
-        self._worked_shape = self._shape if rule.whole else (key.size,)
+        self._worked_shape = self.shape if rule.whole else (key.size,)
         self._starts = rule.state
-        self.dtype = self._dtype = np.dtype(key.dtype)
-        self._weight: Array = np.empty(0, self._dtype)
+        self.dtype = np.dtype(key.dtype)
+        self._weight: Array = np.empty(0, self.dtype)
         self._state: State = {}
         self._room: tuple[Array, State] | None = None
 
@@ -150,7 +150,7 @@ class LocalKey:
                 array[...] = self._starts[name]
             return
         self._weight = self._device.to_device(first).reshape(self._worked_shape)
-        self._state = {name: xp.full(self._worked_shape, start, self._dtype) for name, start in self._starts.items()}
+        self._state = {name: xp.full(self._worked_shape, start, self.dtype) for name, start in self._starts.items()}
 
     def restore(self, value: Array, state: Mapping[str, Array]) -> None:
         """Takes over a value and the optimizer's state, arrays of the host's in any shape."""
@@ -175,7 +175,7 @@ class LocalKey:
     @property
     def weight(self) -> Array:
         """The value itself, on the device: the next update writes there."""
-        return self._weight.reshape(self._shape)
+        return self._weight.reshape(self.shape)
 
     def value(self) -> Array:
         """A copy on the host, for whoever asked."""
@@ -187,7 +187,7 @@ class LocalKey:
 
     def state(self) -> Mapping[str, Array]:
         """Copies on the host, by the rule's names."""
-        return {name: self._device.to_host(array.reshape(self._shape).copy()) for name, array in self._state.items()}
+        return {name: self._device.to_host(array.reshape(self.shape).copy()) for name, array in self._state.items()}
 
 
 @dataclass(frozen=True, slots=True)

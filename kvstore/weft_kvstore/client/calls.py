@@ -60,11 +60,13 @@ class Store:
     priorities order what is left equal."""
 
     _submit: Callable[[Operation], None]
-    _driver: Driver | None
+    """Begins an operation, on the caller's thread: it does not wait, and ends the operation's future where nothing can
+    be begun any more."""
+    _driver: Driver | None = None
+    """Brings futures to their end, or says who must not wait for one."""
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
-        """Who carries out its calls is set by `hand_to`. Raises DescriptionError, ValueError for a slot that
-        there is not."""
+        """Raises DescriptionError, ValueError for a slot that there is not."""
         check_description(description)
         if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
             raise ValueError(f"slot: a whole number from 0 to {description.slots - 1}, not {slot!r}")
@@ -75,13 +77,6 @@ class Store:
         self._process = OwnProcess()
         self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps of this slot whose push has failed, and was not made again; see `ClientCore.failed`."""
-
-    def hand_to(self, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:
-        """`submit` is called with each operation that is in order, on the caller's thread; it must not wait, and ends
-        the operation's future where nothing can be begun any more. `driver` brings futures to their end, or says who
-        must not wait for one."""
-        self._submit = submit
-        self._driver = driver
 
     def gradient_buffer(self, key: str) -> Array:
         """An array for the key's gradients, always the same one, zeros at first: nothing of it is copied on the way to

@@ -72,7 +72,7 @@ class StoreClient(Store):
         self.failed = self._core.failed
         self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
         self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
-        self.hand_to(self._poller.submit, self._poller)
+        self._submit, self._driver = self._poller.submit, self._poller
 
     def close(self) -> None:
         if self._process.is_here:  # Else the sockets and the thread are the parent's.
