@@ -147,6 +147,8 @@ class Handover:
         """Ends the use of the shard's memory. Idempotent."""
         if self._socket.fileno() >= 0:
             self.accepted, self.peer_memory, self.reason = False, None, reason
+            with contextlib.suppress(OSError):  # Also for a child that was forked meanwhile, and has it too.
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
 
 

@@ -6,11 +6,15 @@ are added up.
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from socketserver import ThreadingMixIn
+from typing import Any, Final, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -109,6 +113,47 @@ class ShardCollector(Collector):
 END_S: Final = 5.0
 """For the thread that serves metrics to end."""
 
+MOST_AT_ONCE: Final = 16
+"""Connections to the port of metrics; each has a thread. One more is closed."""
+
+SILENT_S: Final = 10.0
+"""Such a connection is closed that says nothing for so long."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SILENT_S
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is logged."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 4 * MOST_AT_ONCE
+
+    def __init__(self, *arguments: Any) -> None:
+        self._free = threading.Semaphore(MOST_AT_ONCE)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # No thread can be had.
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asks has gone, or has said nothing: nobody is told."""
+
 
 @contextmanager
 def metrics_served(host: str, port: int | None, statistics: Callable[[], Mapping[str, float]]) -> Iterator[str | None]:
@@ -120,9 +165,13 @@ def metrics_served(host: str, port: int | None, statistics: Callable[[], Mapping
     registry = CollectorRegistry()
     registry.register(ShardCollector(statistics))
     try:
-        server, thread = start_http_server(port, host, registry)
+        (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        kind = type("Server", (_Server,), {"address_family": family})
+        server: WSGIServer = make_server(str(address[0]), port, make_wsgi_app(registry), kind, _Handler)
     except (OSError, OverflowError) as error:
         raise StoreError(f"cannot serve metrics at {host}:{port}: {error}") from error
+    thread = threading.Thread(target=server.serve_forever, name="weft-metrics", daemon=True)
+    thread.start()
     try:
         yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
     finally:

@@ -159,16 +159,17 @@ def test_a_killed_shard_is_noticed_and_leaves_nothing() -> None:
     arena.close()
 
 
-def test_a_client_that_leaves_takes_its_arena_with_it() -> None:
+def test_a_client_that_leaves_takes_its_arena_with_it_also_where_a_child_of_it_lives_on() -> None:
     arena = memory_of()
     with ArenaListener() as listener:
         given = Handover(listener.name, LINK, arena)
         answered(listener, given)
-        given.close()
-        given.close()
-        assert (given.accepted, given.reason) == (False, "closed")
-        listener.receive()
-        assert (listener.arenas, listener.refused) == ({}, 0)
+        with socket.socket(fileno=os.dup(given.fileno())):
+            given.close()
+            given.close()
+            assert (given.accepted, given.reason) == (False, "closed")
+            listener.receive()
+            assert (listener.arenas, listener.refused) == ({}, 0)
     arena.close()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,7 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import (
     METRICS,
+    MOST_AT_ONCE,
     ShardCollector,
     counted,
     metrics_served,
@@ -179,6 +182,21 @@ def test_metrics_are_served_over_http_until_the_end() -> None:
             urllib.request.urlopen(url, timeout=WAIT_S)
         with metrics_served("127.0.0.1", None, server.statistics) as url:
             assert url is None
+
+
+def test_connections_to_the_port_of_metrics_that_say_nothing_are_few_and_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("weft_kvstore.serving.metrics._Handler.timeout", 0.1)
+    with metrics_served("127.0.0.1", 0, lambda: {}) as url, ExitStack() as stack:
+        assert url is not None
+        port = int(url.split(":")[2].split("/")[0])
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S)) for _ in range(2 * MOST_AT_ONCE)
+        ]
+        assert [one.recv(1) for one in silent] == [b""] * len(silent)
+        with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+            assert "weft_shard_jobs" in answer.read().decode()
 
 
 def test_a_process_says_where_its_metrics_are_and_ends_with_its_parent(tmp_path: Path) -> None:
