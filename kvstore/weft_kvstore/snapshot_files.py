@@ -71,16 +71,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * self._numpy.itemsize
-
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes of one entry along the first axis."""
-        return math.prod(self.shape[1:]) * self._numpy.itemsize
-
-    @property
-    def _numpy(self) -> np.dtype[Any]:
-        return np.dtype(self.dtype)
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -130,18 +121,12 @@ class TensorFile:
         except (ValueError, RecursionError) as error:
             raise TensorFileError(f"no safetensors document: {error}") from error
 
-    def read(self, name: str) -> Array:
-        """A whole tensor."""
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Array:
+        """A whole tensor, or the entries `start` to `stop` along the first axis."""
         tensor = self.tensors[name]
-        return self.read_rows(name, 0, tensor.shape[0]) if tensor.shape else self._read(name, 0, ())
-
-    def read_rows(self, name: str, start: int, stop: int) -> Array:
-        """The entries `start` to `stop` along the first axis."""
-        return self._read(name, start * self.tensors[name].row_nbytes, (stop - start, *self.tensors[name].shape[1:]))
-
-    def _read(self, name: str, offset: int, shape: tuple[int, ...]) -> Array:
-        array: Array = np.empty(shape, np.dtype(self.tensors[name].dtype))
-        self._file.seek(self._starts[name] + offset)
+        shape = tensor.shape if stop is None else (stop - start, *tensor.shape[1:])
+        array: Array = np.empty(shape, np.dtype(tensor.dtype))
+        self._file.seek(self._starts[name] + start * math.prod(tensor.shape[1:]) * array.itemsize)
         wanted = bytes_of(array)
         count = self._file.readinto(wanted) if wanted.nbytes else 0  # type: ignore[attr-defined]  # BinaryIO lacks it
         if count != wanted.nbytes:
@@ -365,7 +350,7 @@ class SnapshotReader:
             found = document.tensors[stored.name].dtype
             if np.dtype(found) != dtype:
                 raise TensorFileError(f"{stored.name!r} is of {found}, not of {dtype}")
-            return document.read_rows(stored.name, start - stored.start, stop - stored.start)
+            return document.read(stored.name, start - stored.start, stop - stored.start)
 
     @contextmanager
     def _reading(self, file: SnapshotFile) -> Iterator[None]:

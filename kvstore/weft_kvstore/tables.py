@@ -169,7 +169,7 @@ class TableState(PartSteps):
 
     @property
     def version(self) -> int:
-        """How many steps every slot is through with."""
+        """How many steps of every slot are applied."""
         return int(self.versions[0])
 
     def at_version(self, version: int) -> tuple[Array, Array]:
@@ -224,9 +224,8 @@ class TableState(PartSteps):
     def _adding(self, step: int) -> Iterator[int]:
         """Adds the gradients of the next step that have come and can be added; stops often, with how many elements it
         has used since it last did. What is added is no longer waited for, so it has to be gone through to its end."""
-        through = self.through
         while self.spec.is_sync and self._waiting:  # In another mode each gradient is an update of its own.
-            index = int(np.count_nonzero(through > step))
+            index = int(np.count_nonzero(self.added > step))
             if self.spec.merge is Merge.ARRIVAL:
                 index = next(iter(self._order(step)), -1)
             if (index, step) not in self._waiting:
@@ -239,7 +238,7 @@ class TableState(PartSteps):
         """Removes a slot's gradient, or its word that it has none, which is added or applied from now on."""
         segments = self._waiting.pop((index, step)).segments
         self._is_added(index, step, segments)
-        self.through[index] = step + 1
+        self.added[index] = step + 1
         gradient: list[Rows] | None = segments[0].elements
         return gradient
 
@@ -247,11 +246,10 @@ class TableState(PartSteps):
         """The next update, once `_adding` has completed it: of a job's step, the sum of its gradients, or None where
         there was none; else the first gradient that came of those that are next of their slot, which is not taken. The
         number of a slot, the step, and the gradient."""
-        through = self.through
         if self.spec.is_sync:
-            return (0, next_step, self._total) if min(through.ravel().tolist(), default=0) > next_step else None
+            return (0, next_step, self._total) if min(self.added.ravel().tolist(), default=0) > next_step else None
         for (index, step), pending in self._waiting.items():
-            if through[index, 0] == step:
+            if self.added[index, 0] == step:
                 return index, step, pending.segments[0].elements
         return None
 
@@ -289,7 +287,7 @@ class TableState(PartSteps):
             yield from self._apply(step, total)
             self.updates += 1
         self._total = None
-        self.versions[0] = min(self.through.ravel().tolist())
+        self.versions[0] = min(self.added.ravel().tolist())
         yield from self._put_ahead() if self._ahead or self._late else ()
         self.is_changing = False
         if self.reached is not None:

@@ -325,7 +325,7 @@ def test_a_document_is_read_whole_and_by_rows_as_the_library_wrote_it():
     read = tensors_of(save(wanted))
     for name, value in wanted.items():
         np.testing.assert_array_equal(read.read(name), value)
-    np.testing.assert_array_equal(read.read_rows("table", 7, 19), wanted["table"][7:19])
+    np.testing.assert_array_equal(read.read("table", 7, 19), wanted["table"][7:19])
 
 
 def test_the_library_reads_what_is_written_here():

@@ -90,10 +90,7 @@ class ValueSetter:
     ) -> None:
         what = f"setting key {key.key!r} at version {version}"
         for ids in ids_of(key):
-            if ids is None:
-                values = document.read(key.key)
-            else:
-                values = document.read_rows(key.key, int(ids[0]), int(ids[-1]) + 1)
+            values = document.read(key.key) if ids is None else document.read(key.key, int(ids[0]), int(ids[-1]) + 1)
             under_way.append((what, self.store.set(key.key, version, values, ids)))
             self._await(under_way, AHEAD)
 

@@ -146,8 +146,8 @@ class Bucket(PartSteps):
             last = max(at for at, some in to_add.items() if some)
             total = Gradient(self.bounds, first, stop, layers).total()
             for at, one in enumerate(there):
-                self._is_added(one, step, [each for each in segments[at] if self.through[one, each.first] <= step])
-                self.through[one, first:stop] = step + 1
+                self._is_added(one, step, [each for each in segments[at] if self.added[one, each.first] <= step])
+                self.added[one, first:stop] = step + 1
                 segments[at] = [each if each.elements is None else Segment(*each[:2], ADDED) for each in segments[at]]
             segments[last] = [Segment(first, stop, total)]
         for one, some in zip(there, segments, strict=True):
@@ -231,7 +231,7 @@ class Bucket(PartSteps):
         as one piece may have, and that step. A whole key is one piece."""
         spec = self.spec
         arrived = self.arrived[indices.start : indices.stop]
-        done = self.versions if spec.is_sync else self.through[indices.start]
+        done = self.versions if spec.is_sync else self.added[indices.start]
         if spec.is_whole:
             first, stop = 0, self.count
         arrived, done = arrived[:, first:stop], done[first:stop]
@@ -264,7 +264,7 @@ class Bucket(PartSteps):
             for low, high in ranges_where(gated.step[first:stop] != step, first):
                 for one in self._take(indices, step, low, high):
                     gated.measure(step, one)
-                self.through[:, low:high] = step + 1
+                self.added[:, low:high] = step + 1
             committed = gated.take(step, first, stop)
             if committed is None:
                 return False
@@ -275,10 +275,10 @@ class Bucket(PartSteps):
             elif self.spec.is_sync:
                 self.update.without_gradient(one.first, one.stop, step)
         if not self.spec.is_sync:
-            self.through[indices.start, at] = step + 1
-            self.versions[at] = self.through[:, at].min(axis=0)
+            self.added[indices.start, at] = step + 1
+            self.versions[at] = self.added[:, at].min(axis=0)
             return True
-        self.through[:, at] = step + 1
+        self.added[:, at] = step + 1
         self.versions[at] = step + 1
         if self.sets.pending:
             self.sets.reached(step + 1, first, stop)
@@ -300,7 +300,7 @@ class Bucket(PartSteps):
             if not pending.segments:
                 del self._waiting[index, step]
             if self._gated is not None or self.applied is not None:
-                self._is_added(index, step, [one for one in segments if self.through[index, one.first] <= step])
+                self._is_added(index, step, [one for one in segments if self.added[index, one.first] <= step])
             layer, before = [], len(contributed)
             for one in segments:
                 if one.elements is not None:
@@ -386,7 +386,7 @@ class Bucket(PartSteps):
         """Whether slices that are one step beyond the version that is asked for are answered with it."""
         if version != wait.version + 1 or wait.state or wait.reading is not Reading.OWN:
             return False
-        return bool((self.base[first:stop] < version).all())
+        return bool((self.began_at[first:stop] < version).all())
 
     def lacks_value(self, wait: PullWait, slice_: int) -> bool:
         return self.sets.lacks(slice_, slice_ + 1)

@@ -166,9 +166,9 @@ MOST_RESTORED: Final = 1 << 60
 class PartSteps:
     """Which steps have come to what a shard has of a bucket, by slot and slice, and what waits for others.
 
-    `arrived[i]`: how many steps have arrived from contributing slot number i, by slice, and `through[i]` how many of
+    `arrived[i]`: how many steps have arrived from contributing slot number i, by slice, and `added[i]` how many of
     them are added up. `versions` counts those that are added up of every slot and applied. Invariant: `versions` <=
-    `through` <= `arrived`, except that where slots go on by themselves `versions` is the least of `through`. `base` is
+    `added` <= `arrived`, except that where slots go on by themselves `versions` is the least of `added`. `began_at` is
     the version with which a slice began. `indices` has the number of each slot that contributes. `pushed[i]`: whether
     the slot had gradients of the last step that is added up of it and not applied.
 
@@ -187,10 +187,10 @@ class PartSteps:
         """How many slices."""
         self.indices = {slot: index for index, slot in enumerate(spec.slots)}
         self.arrived = np.zeros((len(spec.slots), slices), np.int64)
-        self.through = np.zeros((len(spec.slots), slices), np.int64)
+        self.added = np.zeros((len(spec.slots), slices), np.int64)
         self.pushed = np.zeros((len(spec.slots), slices), np.bool_)
         self.versions = np.zeros(slices, np.int64)
-        self.base = np.zeros(slices, np.int64)
+        self.began_at = np.zeros(slices, np.int64)
         self.applied: Callable[[int, int, int, int], None] | None = None
         """Called with (slot, step, first, stop) of each slot's gradients when they are added, where somebody asks."""
         self.reached: Callable[[int, int, int], None] | None = None
@@ -244,7 +244,7 @@ class PartSteps:
         arrived = self.arrived[index, first:stop]
         wrong: list[int] = []
         if spec.is_sync and step < arrived.max():  # Of what is merged, only a step that is not applied is known.
-            open_ = (self.versions[first:stop] == step) & (self.through[index, first:stop] == step + 1)
+            open_ = (self.versions[first:stop] == step) & (self.added[index, first:stop] == step + 1)
             wrong = (first + np.flatnonzero(open_ & (self.pushed[index, first:stop] != pushes))).tolist()
         waiting = self._waiting.get((index, step))
         for one in waiting.within(first, stop) if waiting is not None else ():
@@ -294,10 +294,10 @@ class PartSteps:
         if index is not None:
             for of, step in [key for key in self._waiting if key[0] == index]:
                 pending = self._waiting[of, step]
-                pending.segments = [one for one in pending.segments if self.through[index, one.first] > step]
+                pending.segments = [one for one in pending.segments if self.added[index, one.first] > step]
                 if not pending.segments:
                     del self._waiting[of, step]
-            self.arrived[index] = self.through[index]
+            self.arrived[index] = self.added[index]
 
     def at_version(self, version: int) -> tuple[Array, Array]:
         """Which slices have the values of a version (slices) bool, and which have them no more. A key to which no slot
@@ -308,7 +308,7 @@ class PartSteps:
 
     def begin_steps_at(self, version: int, first: int, stop: int) -> None:
         """Untouched slices begin at a version."""
-        for counts in (self.arrived, self.through, self.versions, self.base):
+        for counts in (self.arrived, self.added, self.versions, self.began_at):
             counts[..., first:stop] = version
 
     def check_restored(self, slot: int, version: int, first: int, stop: int) -> None:
@@ -326,7 +326,7 @@ class PartSteps:
     def is_untouched(self, first: int, stop: int) -> bool:
         """Whether nobody has said anything of any step of these slices."""
         waiting = [one for one in self._waiting.values() if one.within(first, stop)]
-        return not waiting and bool((self.arrived[:, first:stop] == self.base[first:stop]).all())
+        return not waiting and bool((self.arrived[:, first:stop] == self.began_at[first:stop]).all())
 
     def _add_early(self, index: int, step: int, first: int, stop: int) -> None:
         """Where it `_adds_early`: some slices of a slot's gradients have come."""
@@ -365,7 +365,7 @@ class PartSteps:
         """The pulls that came for some of these slices, unless for a version that none of them has reached."""
         if not self.pulled_versions:
             return []
-        reached = self.versions if self.spec.is_sync or not self.spec.slots else self.through
+        reached = self.versions if self.spec.is_sync or not self.spec.slots else self.added
         count = bisect_right(self.pulled_versions, greatest(reached[..., first:stop]))
         return [
             wait
@@ -395,7 +395,7 @@ class PartSteps:
             found: Array = self.versions[first:stop]
             return found
         index = self.indices.get(wait.slot)
-        return None if index is None else self.through[index, first:stop]
+        return None if index is None else self.added[index, first:stop]
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer a pull (stop - first) bool: those at its version, if every slot is within the bound
@@ -410,7 +410,7 @@ class PartSteps:
         return can
 
     def _bound(self, wait: PullWait) -> int | None:
-        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
+        """How many steps of every slot must be applied, whoever asks; None where there is no such bound."""
         spec = self.spec
         return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
 
@@ -470,7 +470,7 @@ class PartSteps:
 
     def _behind(self, slice_: int, version: int, of: list[int]) -> tuple[str, list[int]]:
         """The same of a version where slots go on by themselves; `of`: the numbers of the slots whose steps count."""
-        behind = {self.spec.slots[p]: int(self.arrived[p, slice_]) for p in of if self.through[p, slice_] < version}
+        behind = {self.spec.slots[p]: int(self.arrived[p, slice_]) for p in of if self.added[p, slice_] < version}
         first = min(behind.values(), default=version)
         missing = [slot for slot, step in behind.items() if step == first and step < version]
         slots = missing or [self.spec.slots[p] for p in of]

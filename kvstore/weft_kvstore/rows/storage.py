@@ -83,17 +83,16 @@ class TableRows:
         self._here = GrowingArray(None, np.bool_, rows=rows)
         self._index = None if growth is None else IdIndex(salt)
         self._draw = draw
-        self._probability = 1.0 if growth is None else growth.probability
-        self._uses = 1 if growth is None else growth.uses
-        self._eviction = None if growth is None else growth.eviction
+        self._growth = growth or GrowthDescription()
+        self._eviction = self._growth.eviction
         self.evicts = self._eviction is not None
-        self.admits_all = self._uses <= 1 and self._probability >= 1
+        self.admits_all = self._growth.uses <= 1 and self._growth.probability >= 1
         self._counted: TableRows | None = None
         """Where ids are admitted by their uses: how often those were used that have no row. What is counted is evicted
         by age as rows are, so that it is bounded too."""
-        if growth is not None and growth.uses > 1:
-            by_age = (
-                None if self._eviction is None or self._eviction.age is None else replace(self._eviction, score=None)
+        if self._growth.uses > 1:
+            by_age = self._eviction and (
+                replace(self._eviction, score=None) if self._eviction.age is not None else None
             )
             counts = GrowthDescription(eviction=by_age)
             self._counted = TableRows(1, np.dtype(np.uint32), {}, growth=counts, salt=salt)
@@ -156,11 +155,11 @@ class TableRows:
         found = self.find(indices) >= 0
         new = np.flatnonzero(~found)
         if self._counted is not None:
-            found[new] = self._counted.count_uses(indices[new], step) >= self._uses
+            found[new] = self._counted.count_uses(indices[new], step) >= self._growth.uses
             self._counted.remove(indices[new][found[new]])
         else:
             assert self._draw is not None
-            found[new] = self._draw(indices[new], step) < self._probability
+            found[new] = self._draw(indices[new], step) < self._growth.probability
         return found
 
     def boundary(self, step: int) -> Generator[None, None, None]:

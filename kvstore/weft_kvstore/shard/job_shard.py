@@ -270,7 +270,7 @@ class JobShard:
         # Numbers of a step that every key has applied are asked for no more.
         ruled = [part for part in self.parts.values() if part.spec.is_ruled]
         if count >= most:
-            self.hyper.keep(max(2, most // 2), max((int(one.through.max()) for one in ruled), default=0))
+            self.hyper.keep(max(2, most // 2), max((int(one.added.max()) for one in ruled), default=0))
         elif not (count + 1) % FORGET_EVERY:
             self.hyper.forget(min((int(one.versions.min()) for one in ruled), default=0))
         if len(self.hyper.changes) >= most:

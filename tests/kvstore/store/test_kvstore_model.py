@@ -532,13 +532,13 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
     def of_range(merger: Merger, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
         part = bucket.spec.part
         for number in range(first, stop):
-            through = dict(zip(bucket.spec.slots, bucket.through[:, number].tolist(), strict=True))
+            through = dict(zip(bucket.spec.slots, bucket.added[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[slices_on(part)[number][0]], through)
         answer_range(merger, wait, bucket, first, stop, version)
 
     def of_unit(merger: Merger, wait: PullWait, version: int, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
-        through = dict(zip(unit.spec.slots, unit.through[:, 0].tolist(), strict=True))
+        through = dict(zip(unit.spec.slots, unit.added[:, 0].tolist(), strict=True))
         check_answer(wait, key, through)
         return answer(merger, wait, version, unit)
 
