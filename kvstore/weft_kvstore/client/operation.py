@@ -413,6 +413,8 @@ class RowOperation(PushPull):
     sent and wanted, the same array, travel once."""
 
     _layout: RowLayout
+    _highest = -1
+    """The highest version of the rows that have come."""
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that rows are received into, and the chunks that it sends."""
@@ -498,6 +500,7 @@ class RowOperation(PushPull):
             return super().write(shard, received)
         if version != self.version:
             self.check_version(version)
+        self._highest = max(self._highest, version)
         if compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if bucket != self._bucket:
@@ -531,6 +534,9 @@ class RowOperation(PushPull):
         found = self._arrays if self._index is None else [spread_rows(one, self._index) for one in self._arrays]
         rows, shape = self.rows_pulled if self._index is None else len(self._index), self.shape
         shape = (rows, *self.keys.shapes[0][1:]) if shape is None else shape
+        if self.with_versions:
+            version = np.array([self._highest])
+            return Pulled([found[0].reshape(shape)], version, version)
         if self.names is None:
             return found[0].reshape(shape)
         return {name: one.reshape(shape) for name, one in zip(self.names, found, strict=True)}

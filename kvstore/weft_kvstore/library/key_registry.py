@@ -30,11 +30,6 @@ class KeyRegistry(Keys):
         """The store's names of the keys that the slot contributes to."""
         return [key.key for key in user_keys(self._description) if self.slot in key.slots]
 
-    @property
-    def tables(self) -> set[str]:
-        """The store's names of the tables."""
-        return {key.key for key in user_keys(self._description) if key.rows}
-
     def changing(self, name: str, value: object, key: object) -> tuple[str | None, float, list[str]]:
         """A change of a number for a key, or with None for all: the store's name of the key, the number, and the keys
         that have it then."""

@@ -333,15 +333,22 @@ class KVStore:
         return self._pull(given, version, settled=settled, priority=priority)
 
     def _pull(
-        self, given: Given, version: int | None, *, settled: bool = False, state: bool = False, priority: int = 0
+        self,
+        given: Given,
+        version: int | None,
+        *,
+        settled: bool = False,
+        state: bool = False,
+        priority: int = 0,
+        follows: bool = False,
     ) -> Future[Any]:
-        """Values, or the rule's `state`."""
+        """Values, or the rule's `state`. With `follows` it has the version after this call's push."""
         if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(given.call))
         delivers = given.outs is not None and not state
 
         def send(versions: list[int], hosts: list[Array]) -> Future[Any]:
-            unchecked = version is None and not state and not self._steps.unchecked.isdisjoint(given.names)
+            unchecked = (version is None or follows) and not state and not self._steps.unchecked.isdisjoint(given.names)
             begun: list[tuple[StoreCall, Future[Any]]] = []
             for one in given.calls(versions, hosts, sends=False, apart=state):
                 pulled = self._store.pull(
@@ -446,7 +453,7 @@ class KVStore:
             found = self._steps.pushpull(given.call, given.names, step, given.arrays, send)
         if found is None:  # Keys are at several steps, a push has failed, or arrays are not on the host yet.
             pushed = self._push(given, step, priority)
-            pulled = self._pull(given, None if step is None else int(step) + 1, priority=priority)
+            pulled = self._pull(given, None if step is None else int(step) + 1, priority=priority, follows=True)
             return joined([pulled, pushed], itemgetter(0))
         return found if given.outs is None else self._deliver(given, found)
 

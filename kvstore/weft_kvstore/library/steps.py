@@ -95,8 +95,8 @@ class SlotSteps:
         """Ends that have failed, and are not in `_to_end` yet: who notes them may not wait for the lock."""
         self._to_end: dict[int, list[str]] = {}
         """Those of them whose end has failed, with the keys that were not pushed in it."""
-        self.unchecked = set(registry.pushed) - registry.tables
-        """Dense keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
+        self.unchecked = set(registry.pushed)
+        """Keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
         self._lock = threading.RLock()
         """Held while steps are counted and handed over, which never waits. Reentrant, for calls in a signal's
         handler."""
@@ -272,7 +272,8 @@ class SlotSteps:
 
     def check_steps(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
-        pushed by a process before this one, and what is pushed again would count for nothing."""
+        pushed by a process before this one, and what is pushed again would count for nothing. `highest` versions of the
+        keys; -1 where no rows came."""
         for name, version in zip(names, highest.tolist(), strict=True):
             if name in self.unchecked and version > self._counts[name]:
                 detail = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
@@ -281,7 +282,8 @@ class SlotSteps:
                     f"what is pushed again counts for nothing; to go on, connect with step={version}, and with a "
                     "higher incarnation= where the other may still live; to start over, restart the shards"
                 )
-        self.unchecked.difference_update(names)
+            if version >= 0:
+                self.unchecked.discard(name)
 
     def _check_none_refused(self, call: str, names: Sequence[str], versions: Sequence[int]) -> None:
         """Raises StoreRefusedError where a step before a key's version was refused: until it is pushed again no step

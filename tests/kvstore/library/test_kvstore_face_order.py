@@ -230,3 +230,13 @@ def test_what_a_thread_asks_of_a_key_is_told_while_another_pushes() -> None:
         found.at = lambda _: seen.append(store.steps("w"))
         store.push("w", ones()).result(WAIT_S)
         assert seen == [1]
+
+
+@pytest.mark.parametrize("is_numbered", [False, True])
+def test_a_pushpull_is_one_call_once_the_version_of_its_key_was_checked(is_numbered: bool) -> None:
+    with recorded() as (store, found):
+        for step in range(3):
+            number = step if is_numbered else None
+            store.pushpull("w", ones(), step=number).result(WAIT_S)
+            store.pushpull_rows("t", [1], np.ones((1, 2), np.float32), step=number).result(WAIT_S)
+        assert [call for call, *_ in found.calls] == ["push", "pull"] * 2 + ["pushpull"] * 4

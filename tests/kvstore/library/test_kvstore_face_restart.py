@@ -73,6 +73,31 @@ def test_a_process_that_counts_anew_where_one_was_before_hears_of_it(kind: str) 
         assert np.array_equal(third.pushpull("w", ones()).result(WAIT_S), ones() - 4)
 
 
+@pytest.mark.parametrize("call", ["numbered", "rows", "rows of each shard", "numbered rows"])
+def test_a_process_that_pushes_numbered_steps_or_rows_anew_hears_of_it_too(kind: str, call: str) -> None:
+    tables = {"t": Key(shape=(4, 2), rows=True, initializer=0.0)}
+    description = describe({"w": Key(shape=(3,), initializer=0.0), **tables}, rule="sgd", lr=1.0)
+    ids = [0, 1, 2] if call == "rows of each shard" else [1]
+
+    def one_step(store: KVStore, step: int) -> np.ndarray:
+        number = step if call.startswith("numbered") else None
+        if call == "numbered":
+            return store.pushpull("w", ones(), step=number).result(WAIT_S)
+        return store.pushpull_rows("t", ids, np.ones((len(ids), 2), np.float32), step=number).result(WAIT_S)
+
+    with joining(kind, description) as join:
+        first = join(0)
+        for step in range(3):
+            assert (one_step(first, step) == -step - 1).all()
+        assert not first.pull_rows("t", [-1]).result(WAIT_S).any()
+        second = join(0)
+        assert not second.pull_rows("t", []).result(WAIT_S).size  # It says nothing of the table.
+        with pytest.raises(StoreRefusedError, match=r"pull of key '[wt]': it has seen 3 steps .*step=3"):
+            one_step(second, 0)
+        third = join(0, step=3)
+        assert (one_step(third, 3) == -4).all()
+
+
 def test_who_only_reads_may_come_at_any_time(kind: str) -> None:
     with joining(kind, described()) as join:
         first = join(0)
