@@ -90,16 +90,15 @@ class HyperTimeline:
         self._description = description
         self._scopes: dict[tuple[str, str], HyperScope] = {}
         self.count = 0
-        self._kept: tuple[int, Held, list[Change]] = 0, {}, []
-        """The first step of which nothing is forgotten, what holds before it, and the changes since, in order. All of
-        it is replaced at once."""
+        self._kept: tuple[dict[str, int], Held, list[Change]] = {}, {}, []
+        """The steps from which on changes are known, by key; what holds at these; and the changes since, in order. One
+        that is the last in order is added; else all of it is replaced at once."""
         self._last = self._kept, 0, self._kept[1]
         """Of these so many changes were looked at, and what holds after them."""
 
-    @property
-    def known_from(self) -> int:
-        """The first step of which nothing is forgotten; steps before it have its numbers."""
-        return self._kept[0]
+    def known_from(self, key: str) -> int:
+        """The first step of which nothing is forgotten of a key; steps before it have its numbers."""
+        return max(self._kept[0].get("", 0), self._kept[0].get(key, 0))
 
     @property
     def changes(self) -> Sequence[Change]:
@@ -115,14 +114,17 @@ class HyperTimeline:
     def set(self, step: int, slot: int, key: str, numbers: Numbers) -> None:
         """A slot has these hold from `step` on, of a key or of all."""
         known_from, held, now = self._kept
-        if step < known_from:
+        if step < known_from.get(key, 0):
             self._kept = known_from, {**held, key: {**numbers, **held.get(key, {})}}, now
         else:
             change = Change(step, slot, key, numbers)
             first = stop = bisect_left(now, change[:3], key=_order)
             if first < len(now) and now[first][:3] == change[:3]:
                 change, stop = change._replace(numbers={**now[first].numbers, **numbers}), first + 1
-            self._kept = known_from, held, [*now[:first], change, *now[stop:]]
+            if first == len(now):
+                now.append(change)
+            else:
+                self._kept = known_from, held, [*now[:first], change, *now[stop:]]
         self.count += 1
 
     def at(self, step: int) -> Held:
@@ -140,11 +142,11 @@ class HyperTimeline:
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
-        now = self.changes
+        known_from, _, now = self._kept
         index = bisect_left(now, before, key=_step)
         if index:
-            step = now[index - 1].step
-            self._kept = step, self.at(step), [*now[index:]]
+            known_from = {**known_from, **{one.key: one.step for one in now[:index]}}
+            self._kept = known_from, self.at(now[index - 1].step), now[index:]
 
     def keep(self, most: int, before: float = math.inf) -> None:
         """Forgets the earliest changes beyond so many, where each is of another step, and of steps before this one."""

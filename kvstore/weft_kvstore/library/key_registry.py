@@ -14,7 +14,7 @@ from weft_kvstore.hyper import HyperTimeline
 
 UserKeys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 
-CHANGES_KEPT: Final = 2048
+CHANGES_KEPT: Final = 1 << 15
 """Changes of hyper-parameters that are remembered, the latest."""
 
 
@@ -46,7 +46,9 @@ class KeyRegistry(Keys):
         for a step of which that is forgotten."""
         found = self.known(key, "hyper")
         at = dict(self._hyper.of(found, rule_of(self._description, found)).at(step))
-        first = self._hyper.known_from  # Looked at last: on another thread something may have been forgotten meanwhile.
+        first = self._hyper.known_from(
+            found.key
+        )  # Looked at last: on another thread something may have been forgotten meanwhile.
         if step < first:
             detail = f"what was changed before step {first} is forgotten"
             raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {detail}")

@@ -442,7 +442,7 @@ def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(mon
     simulation.finish(choose, *pulled)
     assert [rates_used(one.result(0), 1) for one in pulled] == [sum(range(1, 41))] * 3
     timelines = [core.job.hyper for core in simulation.shards]
-    (earliest,) = {one.known_from for one in timelines}
+    (earliest,) = {one.known_from("") for one in timelines}
     assert [len(one.changes) <= 8 for one in timelines] == [True, True]
     thawed = store.push("a", 0, np.ones(9, np.float32))
     simulation.finish(choose, thawed, pulled := store.pull("a", 1))
@@ -517,6 +517,17 @@ def test_changes_of_long_ago_are_forgotten_and_said_to_be() -> None:
     ):
         registry.hyper("w", 9)
     assert len(registry._hyper.changes) == CHANGES_KEPT
+
+
+def test_changes_of_one_key_that_are_forgotten_are_none_of_another() -> None:
+    registry = KeyRegistry(describe({"w": (4,), "b": (4,)}, rule="sgd", lr=0.5), 0)
+    for step in range(50, CHANGES_KEPT + 60):
+        registry.changed("b", step, {"lr": float(step)})
+    assert registry.hyper("w", 9)["lr"] == 0.5
+    with pytest.raises(
+        StoreRefusedError, match="hyper of key 'b', step 9: what was changed before step 59 is forgotten"
+    ):
+        registry.hyper("b", 9)
 
 
 def summed_now(training: Training) -> float:
