@@ -243,7 +243,8 @@ class Outbox(Generic[E, W]):
     `bounds`: how much may be in flight now. `loopback`: the link is no network's.
     Invariants: `waiting` has the segments that wait, by request; `queued_bytes` and `queued_slices` are sums over them;
     `in_flight_bytes` is the sum over `frames`, which left and were not acknowledged; their numbers count up and are
-    never used twice. `_cancelled` counts the segments of the heap that are cancelled: no more than half of it.
+    never used twice. `_cancelled` counts the segments of the heap that are cancelled: after a `cancel` no more than
+    half of it.
     """
 
     def __init__(self, settings: LinkSettings, *, loopback: bool = False) -> None:
