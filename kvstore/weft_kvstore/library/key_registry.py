@@ -46,9 +46,8 @@ class KeyRegistry(Keys):
         for a step of which that is forgotten."""
         found = self.known(key, "hyper")
         at = dict(self._hyper.of(found, rule_of(self._description, found)).at(step))
-        first = self._hyper.known_from(
-            found.key
-        )  # Looked at last: on another thread something may have been forgotten meanwhile.
+        # Looked at last: on another thread something may have been forgotten meanwhile.
+        first = self._hyper.known_from(found.key)
         if step < first:
             detail = f"what was changed before step {first} is forgotten"
             raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {detail}")

@@ -278,9 +278,10 @@ class JobShard:
         self.hyper.set(message.step, slot, "" if key is None else key.key, numbers)
         for part in self.parts.values():
             part.spec.hyper.constant = None
-        if key is not None and (bucket := self.buckets.get(self._routing.bucket_of[index])) is not None:
+        bucket = None if key is None else self.buckets.get(self._routing.bucket_of[index])
+        if key is not None and bucket is not None and index not in bucket.spec.hyper_by_key:
             # A bucket whose keys have numbers of their own is updated key by key.
-            bucket.spec.hyper_by_key.setdefault(index, self.hyper.of(key, bucket.spec.rule))
+            bucket.spec.hyper_by_key[index] = self.hyper.of(key, bucket.spec.rule)
 
     def _next_step(self, slot: int, key: str) -> int:
         """The first step of which nothing is in from a slot: of a key, or if that is empty of all that have the store's
