@@ -48,7 +48,7 @@ class BarrierOperation(Operation):
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         self._shards = routing.shards
-        return dict.fromkeys(range(routing.shards), 1)
+        return super().prepare(routing, encoders)
 
     def ask(self, shard: int) -> list[Message]:
         if self._outcome is not None:
@@ -110,9 +110,6 @@ class HyperOperation(Operation):
         super().__init__(future)
         self._step, self._numbers, self._key = step, numbers, key
         self._key_indices = [] if key_index is None else [key_index]
-
-    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
-        return dict.fromkeys(range(routing.shards), 1)
 
     def ask(self, shard: int) -> list[Message]:
         return [Hyper(self.number, self._step, self._key_indices, list(self._numbers), list(self._numbers.values()))]

@@ -103,9 +103,10 @@ class Operation:
         self.segments = {}
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
-        """Makes what is to be sent. How many parts each shard has of it, where it has some. `encoders`: where gradients
-        travel encoded. Raises MemoryError, and StoreRefusedError for what cannot be begun now."""
-        return {}
+        """Makes what is to be sent. How many parts each shard has of it, where it has some; one part each unless an
+        operation says otherwise. `encoders`: where gradients travel encoded. Raises MemoryError, and StoreRefusedError
+        for what cannot be begun now."""
+        return dict.fromkeys(range(routing.shards), 1)
 
     def ask(self, shard: int) -> Sequence[Message]:
         """What a request that is no pull says to a shard, at first and on each new connection."""
