@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
+from graph_tables import two_bags
 from sample_graphs import floats, lenet, line, node, normalized_mlp, scalar, weight
 from weft_graph.convert import convert
 from weft_graph.ir import Constant, Graph, Node, Subgraph
@@ -83,6 +85,13 @@ def test_no_line_is_longer_than_a_page_is_wide_and_every_node_has_one(graph: Gra
 def setting(programs: Programs, **changed: int) -> Setting:
     slices = {key.key: -(-key.type.nbytes // 1024) for key in programs.keys if not key.rows}
     return Setting(changed.get("workers", 3), changed.get("shards", 2), 1024, {"batch": 8}, slices)
+
+
+def test_a_step_fetches_no_more_rows_than_there_are() -> None:
+    programs = converted(two_bags())
+    for batch, told in ((1, "8 of its 11 rows, "), (4, "11 of its 11 rows, before anything else runs")):
+        text = said(programs, dataclasses.replace(setting(programs), dims={"batch": batch}))
+        assert f"T is a table: it is read by rows alone, at n_ta and n_tb. A step fetches at most {told}" in text
 
 
 def test_a_setting_says_where_values_lie_and_what_a_step_holds() -> None:

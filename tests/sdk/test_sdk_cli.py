@@ -698,6 +698,12 @@ def test_a_submission_says_what_it_begins_with(run: Run, tmp_path: Path) -> None
     assert out[1] == "it starts with the parameters of job a"
 
 
+def test_a_job_that_recovered_says_how_often(run: Run) -> None:
+    plain = [re.sub(r"\s+", " ", run(answers(job(restarts=n), SPEC), "show", "job-1").stdout) for n in (0, 2)]
+    assert "step 3/10, epoch 1; recovered 2 of at most 10 times" in plain[1]
+    assert "recovered" not in plain[0]
+
+
 def test_a_job_is_scaled_by_one_line(run: Run) -> None:
     told = job(reason="goes on with 4 workers, 2 shards from its next snapshot on")
     script = answers(job(), told)

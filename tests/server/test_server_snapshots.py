@@ -140,6 +140,15 @@ def test_a_job_goes_on_from_its_newest_snapshot(world: World) -> None:
     )
 
 
+def test_a_job_with_a_table_says_why_steps_are_done_again_where_a_worker_is_lost(world: World) -> None:
+    table = long().keys[0].model_copy(update={"key": "words", "rows": True})
+    run(world, long(keys=[*long().keys, table]))
+    world.all_report(WORKER, None, step=40)  # type: ignore[arg-type]
+    lose(world, WORKER)
+    told = "40 steps are done again, as 'words' is a table; snapshot_every_s bounds how many; it can recover 2 more"
+    assert f"the job begins again with step 0: {told} times" in world.said()
+
+
 def test_values_that_were_given_are_not_set_again_where_a_job_goes_on(world: World) -> None:
     run(world, long(given=Given(names=["w"], file="f")))
     assert world.orders(world.lease(WORKER, 0).agent).allocations[0].given == ["w"]

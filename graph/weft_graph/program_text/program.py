@@ -148,14 +148,16 @@ def _table_sentence(key: KeyPlan, rows: str, programs: Programs, setting: Settin
     readers = [name_text(node.name) for node in programs.evaluate.nodes if node.inputs and node.inputs[0] == rows]
     pushed = any(node.op_type == SEND_ROWS and node.attributes["key"] == key.key for node in programs.train.nodes)
     count = _filled(programs.train.types[rows].shape[0], setting)
-    width = key.type.nbytes // (key.type.static_shape[0] or 1)
-    taken = (
-        f", {size_text(count * width)} in the place of {size_text(key.type.nbytes)}" if isinstance(count, int) else ""
-    )
+    table_rows = key.type.static_shape[0]
+    width, taken = key.type.nbytes // (table_rows or 1), ""
+    if isinstance(count, int) and count < table_rows:
+        taken = f", {size_text(count * width)} in the place of {size_text(key.type.nbytes)}"
+    elif isinstance(count, int):
+        count = table_rows
     early = _is_early(programs.train, key.key)
     return (
         f"{name_text(key.key)} is a table: it is read by rows alone, at {listed(readers)}. "
-        f"A step fetches at most {count} of its {key.type.static_shape[0]:,} rows{taken}, "
+        f"A step fetches at most {count} of its {table_rows:,} rows{taken}, "
         + ("before anything else runs, " if early else "once their ids are computed, ")
         + ("and sends gradients of these alone." if pushed else "and sends nothing: it is not trained.")
         + (" The rule runs on its other rows too, with gradients of zeros." if pushed and not key.lazy_update else "")

@@ -93,7 +93,8 @@ def job_lines(job: Job, spec: JobSpec, now: datetime) -> Table:
         made.add_row("reason", Text(escaped(job.reason)))  # before its width is taken
     if job.beginning is not None:
         made.add_row("beginning", Text(escaped(job.beginning)))
-    made.add_row("step", f"{steps(job)}, epoch {job.progress.epoch}")
+    recovered = f"; recovered {job.restarts} of at most {spec.max_restarts} times" if job.restarts else ""
+    made.add_row("step", f"{steps(job)}, epoch {job.progress.epoch}{recovered}")
     if job.snapshot is not None:
         # A resumed job has none of its own at first: the snapshot that it goes on from counts for the job before.
         made.add_row("snapshot", f"step {job.snapshot}{f', {size(job.snapshot_bytes)}' if job.snapshot_bytes else ''}")

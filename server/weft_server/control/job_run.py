@@ -520,6 +520,9 @@ class JobRun:
                 again = max(0, done - first)
                 how = f"goes on from step {first}" if self.memory.began_with else "begins again with step 0"
                 what = f"{again} steps are done again" if again else "no step is done again"
+                table = next((key.key for key in self.plan.keys if key.rows), None)
+                if again and lease.kind is AgentKind.WORKER and table is not None:
+                    what += f", as {table!r} is a table; snapshot_every_s bounds how many"
                 self.log.say(f"the job {how}: {what}; it can recover {left} more times", now, "warning")
 
     @property
