@@ -159,9 +159,10 @@ class LinkSocket:
         before, self._received = self._received, received_bytes(self._connection)
         return self._received - before >= MOVES_BYTES
 
-    def broke(self) -> tuple[str, bool] | None:
+    def broke(self, *, was_welcomed: bool = False) -> tuple[str, bool] | None:
         """Why the connection has ended, or could not be made, and whether a new one may do better; None: it has not.
-        The reason is empty but for what goes wrong in the handshake."""
+        The reason is empty but for what goes wrong in the handshake. `was_welcomed`: whether the shard was there by an
+        earlier one, so that another server's greeting is not the shard's."""
         ended, key = None, self._key
         while int(self.monitor.get(EVENTS)) & READABLE:
             word = recv_monitor_message(self.monitor)
@@ -174,7 +175,7 @@ class LinkSocket:
                 ended = f"{reason} has it (who connects without curve_keys has one that no shard knows)", False
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and int(word["value"]) == _MECHANISM:
                 its, mine = ("encrypted", "no ") if key is None else ("not encrypted", "")
-                ended = f"its links are {its}, and the description has {mine}curve_keys for them", False
+                ended = f"its links are {its}, and the description has {mine}curve_keys for them", was_welcomed
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
                 # A shard that has another key than was thought can say nothing that would be understood, and one that
                 # has another mechanism may close the connection before its greeting has left.
@@ -241,11 +242,13 @@ class Host:
 
     def _look_up(self, name: str) -> None:
         try:
-            address = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+            found = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+            family, *_, (address, *_) = min(found, key=lambda one: one[0] != socket.AF_INET)
         except (OSError, UnicodeError) as error:
             self.error = f"cannot resolve host {name!r}: {error}"
         else:
             head, colon, port = self._endpoint.rpartition(":")
+            address = f"[{address}]" if family == socket.AF_INET6 else address
             self._found, self.error = f"{head.removesuffix(name)}{address}{colon}{port}", ""
 
 
@@ -325,7 +328,7 @@ class ClientSockets:
                     if not self.core.open or now > until:  # `unread` finds the rest before a thread sleeps.
                         break
             if is_due or link_socket.monitor_fd in readable:
-                ended = link_socket.broke()
+                ended = link_socket.broke(was_welcomed=self.core.links[shard].welcome is not None)
                 if ended is not None:
                     now = self.core.tick_at = time.monotonic()
                     self.core.links[shard].ended(now, *ended)

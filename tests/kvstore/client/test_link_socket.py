@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import select
+import socket
 from unittest.mock import Mock
 
 import pytest
@@ -99,6 +100,20 @@ def test_where_a_socket_cannot_be_made_for_now_the_client_tries_again(
         else:
             assert pulled.result(WAIT_S).shape == (3,)
             assert client.statistics().links[0].connections == 3
+
+
+@pytest.mark.parametrize("was_welcomed", [False, True])
+def test_a_greeting_of_another_kind_is_another_servers_where_the_shard_was_there_before(was_welcomed: bool) -> None:
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\0CURVE" + bytes(47)
+    with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as server:
+        link_socket = connected(context, f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        other, _ = server.accept()
+        with other:
+            other.sendall(greeting)
+            while (ended := link_socket.broke(was_welcomed=was_welcomed)) is None:
+                assert link_socket.monitor.poll(WAIT_S * 1000)
+            assert ended == ("its links are encrypted, and the description has no curve_keys for them", was_welcomed)
+        link_socket.close()
 
 
 @pytest.mark.parametrize(("state", "heard"), [(LinkState.OPEN, 5.0), (LinkState.HANDSHAKE, 0.0)])

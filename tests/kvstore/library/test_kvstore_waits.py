@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import threading
 import warnings
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -86,7 +87,7 @@ def test_a_host_that_cannot_be_resolved_is_named_and_its_shard_is_found_once_it_
     wait_until(lambda: any(told in line for line in caplog.messages))
     with ShardServer(endpoint) as shard:
         shard.open(description, 0)
-        look_up.side_effect = [[(0, 0, 0, "", ("127.0.0.1", 0))]]
+        look_up.side_effect = [[(socket.AF_INET, 0, 0, "", ("127.0.0.1", 0))]]
         connecting.join(WAIT_S)
         assert not connecting.is_alive()
 
@@ -123,7 +124,8 @@ def test_a_host_that_is_looked_up_for_long_is_where_it_was() -> None:
         answer = answers.get(timeout=WAIT_S)
         if isinstance(answer, Exception):
             raise answer
-        return [(0, 0, 0, "", (answer, 0))]
+        kinds = [socket.AF_INET6] if ":" in str(answer) else [socket.AF_INET6, socket.AF_INET]
+        return [(kind, 0, 0, "", (answer if kind == kinds[-1] else "::2", 0)) for kind in kinds]
 
     host = Host("tcp://192.0.2.1:0;shard-0:5555")
     with pytest.MonkeyPatch.context() as patched:
@@ -138,7 +140,9 @@ def test_a_host_that_is_looked_up_for_long_is_where_it_was() -> None:
             assert host.endpoint(begun + 1) == f"tcp://192.0.2.1:0;192.0.2.{told}:5555"
         assert host.error == "cannot resolve host 'shard-0': no"
         host.endpoint(50.0)
-        answers.put("192.0.2.9")
+        answers.put("::1")
+        host.thread.join(WAIT_S)
+        assert host.endpoint(51.0) == "tcp://192.0.2.1:0;[::1]:5555", "a name that has an address of IPv6 alone"
     assert Host("tcp://127.0.0.1:5555").endpoint(0.0) == "tcp://127.0.0.1:5555"
     assert Host("ipc:///tmp/shard").endpoint(0.0) == "ipc:///tmp/shard"
 
