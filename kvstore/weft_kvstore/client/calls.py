@@ -25,8 +25,6 @@ from weft_kvstore.sharding import MOST_ROWS_A_CALL
 from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome, joined_pulls
 from weft_kvstore.wire.messages import MAX_ENTRIES, PayloadKind, Reading
 
-_READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
-
 
 class StoreCall(NamedTuple):
     """A call of a store, for keys that are at one step, or version: those at the positions `which` of a longer list.
@@ -241,7 +239,7 @@ class Store:
                 future,
                 keys,
                 version=version,
-                reading=Reading.EXACT if exact else _READING[settled],
+                reading=Reading.EXACT if exact else Reading.SETTLED if settled else Reading.OWN,
                 wanted=None if ids is None else (ids[0].copy(), ids[1]),
                 out=out,
                 shape=shape,

@@ -463,7 +463,8 @@ class RowOperation(PushPull):
             is_sum = kind is PayloadKind.GRADIENT
             given = summed_rows(ids, values, count, known=known) if is_sum else last_rows(ids, values)
             ids, values = given.ids, given.values
-        self.rows_pushed = len(ids)
+        if kind is not PayloadKind.RESTORED_STATE:
+            self.rows_pushed = len(ids)
         ids = ids.view(layout.id_dtype)
         pending = {}
         for shard, positions in enumerate(by_shard or layout.by_shard(ids)):

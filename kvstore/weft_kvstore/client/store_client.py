@@ -55,6 +55,8 @@ class StoreClient(Store):
         keys = _keys_for(description, curve_keys)
         super().__init__(description, slot)
         self._slots = {key.key: key.slots for key in description.keys}
+        if isinstance(endpoints, str) or not all(isinstance(one, str) for one in endpoints or ()):
+            raise ValueError(f"endpoints: a list of strings, one for each shard, not {endpoints!r}")
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")

@@ -59,20 +59,15 @@ class KeyRegistry(Keys):
         self._hyper.set(step, self.slot, name or "", numbers)
         self._hyper.keep(CHANGES_KEPT)
 
-    @staticmethod
-    def state_of_user(given: Any, where: str) -> Mapping[str, Any]:
-        """State arrays that a user gives for a key, or none. Raises StoreRefusedError."""
-        if given is not None and not isinstance(given, Mapping):
+    def state_names(self, spec: KeyDescription, given: Any, where: str) -> tuple[str, ...]:
+        """The names of the rule's arrays of a key, which a user has given; none where there is None. Raises
+        StoreRefusedError for others."""
+        if given is None:
+            return ()
+        if not isinstance(given, Mapping):
             raise StoreRefusedError(f"{where}: state: a dictionary of arrays by name, not a {type(given).__name__}")
-        return given or {}
-
-    def state_names(
-        self, spec: KeyDescription, given: Mapping[str, Any], where: str, *, required: bool
-    ) -> tuple[str, ...]:
-        """The names of the rule's arrays of a key; none where none were given. Raises StoreRefusedError for others."""
-        wanted = self.state_of(spec) if given or required else ()
+        wanted = self.state_of(spec)
         if given.keys() != set(wanted):
-            lacks, more = [name for name in wanted if name not in given], [name for name in given if name not in wanted]
-            detail = f"{', '.join(lacks)} is missing" if lacks else f"there is no {', '.join(map(repr, more))}"
-            raise StoreRefusedError(f"{where}: state: {detail}; the rule keeps {', '.join(wanted) or 'nothing'}")
+            kept, found = (", ".join(map(str, names)) or "nothing" for names in (wanted, given))
+            raise StoreRefusedError(f"{where}: state: the rule keeps {kept}, not {found}")
         return wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -126,8 +127,8 @@ class KVStore:
         """
         described = _read(description)
         slot = int(slot) if isinstance(slot, np.integer) else slot
-        step, incarnation = _whole("step", step), _whole("incarnation", incarnation)
-        link = _settings(settings, timeout_s)
+        step, incarnation = _whole("step", step), _whole("incarnation", incarnation, least=1)
+        link, wait_s = _settings(settings, timeout_s), _seconds("wait_s", wait_s, least=0.0)
         keys = (
             curve_keys if curve_keys is None or isinstance(curve_keys, CurveKeys) else read_curve_keys(Path(curve_keys))
         )
@@ -285,7 +286,10 @@ class KVStore:
         def send(steps: list[int], hosts: list[Array]) -> Future[None]:
             return self._send(given.calls(steps, hosts), PayloadKind.GRADIENT, priority)
 
-        return self._steps.push(given.call, given.names, step, given.arrays, send)
+        pushed = self._steps.push(given.call, given.names, step, given.arrays, send)
+        if self._steps.start and not self._steps.unchecked.isdisjoint(given.names):
+            return after(pushed, self._steps.not_restored)
+        return pushed
 
     def _send(self, calls: Sequence[StoreCall], kind: PayloadKind, priority: int = 0) -> Future[None]:
         begun = [
@@ -486,8 +490,9 @@ class KVStore:
         """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
         None.
 
-        Training continues with the same bits. Call it from one slot, on new shards, before any push; every slot
-        connects with this `step` and pulls before it pushes. Tables have `restore_rows`. Not with `commit`.
+        Training continues with the same bits; without a state, the rule's begins anew. Call it from one slot, on new
+        shards, before any push; every slot connects with this `step` and pulls before it pushes. Tables have
+        `restore_rows`. Not with `commit`.
         """
         call = "restore"
         keys = self._registry.key_set(key, call)
@@ -500,9 +505,11 @@ class KVStore:
         sent: list[tuple[KeyDescription, int]] = []
         for one, spec, first, named in zip(keys.given, keys.keys, values, states, strict=True):
             where, dtype, shape = self._registry.where(call, one), np.dtype(spec.dtype), tuple(spec.shape)
-            given = dict(self._registry.state_of_user(named, where))
-            master = given.pop(MASTER, None) if spec.half is not None else None
-            state_arrays = self._state_arrays(spec, given, shape, where, required=bool(named))
+            kept, master = named, None
+            if spec.half is not None and isinstance(named, Mapping):
+                kept = {**named}
+                master = kept.pop(MASTER, None)
+            state_arrays = self._state_arrays(spec, kept, shape, where)
             whole = (first, user_dtype(spec)) if master is None else (master, dtype)
             arrays += [*state_arrays, checked(*whole, shape, f"{where}: value")]
             sent += [(spec, number) for number in (*range(1, len(state_arrays) + 1), 0)]
@@ -530,8 +537,7 @@ class KVStore:
         states = self._registry.listed(call, key, state, rows=True)[3][0]
         arrays, of_state = [*given.arrays], list[tuple[int, int]]()
         for at, (one, named) in enumerate(zip(given.tables, states, strict=True)):
-            own = self._registry.state_of_user(named, one.where)
-            found = self._state_arrays(one.spec, own, one.shape, one.where, required=False)
+            found = self._state_arrays(one.spec, named, one.shape, one.where)
             arrays += found
             of_state += [(at, array) for array in range(1, len(found) + 1)]
 
@@ -546,11 +552,9 @@ class KVStore:
 
         return self._steps.set(call, given.names, step, arrays, give)
 
-    def _state_arrays(
-        self, spec: KeyDescription, given: Mapping[str, Any], shape: tuple[int, ...], where: str, *, required: bool
-    ) -> list[Any]:
-        """The rule's arrays of a key, in their order; none where none were given. Raises StoreRefusedError."""
-        names = self._registry.state_names(spec, given, where, required=required)
+    def _state_arrays(self, spec: KeyDescription, given: Any, shape: tuple[int, ...], where: str) -> list[Any]:
+        """The rule's arrays of a key, in their order; none where there is None. Raises StoreRefusedError."""
+        names = self._registry.state_names(spec, given, where)
         return [checked(given[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}") for name in names]
 
     def read_consistent(self, key: UserKeys) -> Future[tuple[int, list[Array]]]:
@@ -776,16 +780,21 @@ def _read(description: Described) -> StoreDescription:
     return description if isinstance(description, StoreDescription) else read_description(description)
 
 
-def _whole(name: str, number: Any) -> int:
+def _whole(name: str, number: Any, least: int = 0) -> int:
     """A number that counts, NumPy's too. Raises ValueError for another."""
-    if not is_whole(number) or not 0 <= number < 1 << 63:
-        raise ValueError(f"{name}: a whole number from 0 to 2^63 - 1, not {number!r}")
+    if not is_whole(number) or not least <= number < 1 << 63:
+        raise ValueError(f"{name}: a whole number from {least} to 2^63 - 1, not {number!r}")
     return int(number)
+
+
+def _seconds(name: str, number: Any, least: float) -> float:
+    """Seconds. Raises ValueError for what are none."""
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number >= least:
+        raise ValueError(f"{name}: a number of seconds {'above' if least else 'from'} 0, not {number!r}")
+    return number
 
 
 def _settings(settings: LinkSettings, timeout_s: float | None) -> LinkSettings:
     if timeout_s is None:
         return settings
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise ValueError(f"timeout_s: a number of seconds above 0, not {timeout_s!r}")
-    return replace(settings, request_timeout_s=timeout_s)
+    return replace(settings, request_timeout_s=_seconds("timeout_s", timeout_s, least=sys.float_info.min))

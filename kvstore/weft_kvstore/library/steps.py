@@ -263,12 +263,12 @@ class SlotSteps:
         if step != self.start:
             raise StoreRefusedError(f"{where}: {step}; this store was connected with step={self.start}")
 
-    def not_restored(self, error: BaseException | None) -> StoreTimeoutError | None:
-        """With what the first pull fails instead, if the step at which the slot begins is not there in time."""
-        if not isinstance(error, StoreTimeoutError):
+    def not_restored(self, error: BaseException | None) -> StoreError | None:
+        """With what a key's first calls fail instead, if the step at which the slot begins is not there (in time)."""
+        if not isinstance(error, StoreTimeoutError | StoreRefusedError):
             return None
         hint = f"new shards are at step 0 until one slot calls restore(..., step={self.start})"
-        return StoreTimeoutError(f"{error}; slot {self._registry.slot} was connected with step={self.start}: {hint}")
+        return type(error)(f"{error}; slot {self._registry.slot} was connected with step={self.start}: {hint}")
 
     def check_steps(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was

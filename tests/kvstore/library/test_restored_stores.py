@@ -115,11 +115,12 @@ def test_what_somebody_has_pushed_is_not_restored(kind: str) -> None:
 @pytest.mark.parametrize(
     ("state", "told"),
     [
-        ({"mean": np.zeros(2, np.float32)}, "state: variance is missing; the rule keeps mean, variance"),
+        ({"mean": np.zeros(2, np.float32)}, "state: the rule keeps mean, variance, not mean$"),
         (
             {name: np.zeros(2, np.float32) for name in ("speed", "mean", "variance")},
-            "state: there is no 'speed'; the rule keeps mean, variance",
+            "state: the rule keeps mean, variance, not speed, mean, variance$",
         ),
+        ({}, "state: the rule keeps mean, variance, not nothing$"),
         ([np.zeros(2, np.float32)], "state: a dictionary of arrays by name, not a list"),
         ({"mean": np.zeros(2), "variance": np.zeros(2)}, "state 'mean': it is float64"),
     ],
@@ -128,6 +129,13 @@ def test_a_state_that_is_not_the_rules_is_refused(state: Any, told: str) -> None
     described = describe({"w": (2,)}, rule="adam")
     with KVStore.local(described, step=3) as store, pytest.raises(StoreRefusedError, match=told):
         store.restore("w", [1, 1], state, step=3)
+
+
+def test_a_push_before_the_store_is_restored_says_what_is_missing() -> None:
+    with KVStore.local(describe({"w": Key((2,), initializer=0.0)}, rule="sgd"), step=5) as store:
+        told = r"more than 2 steps ahead .*connected with step=5: .* until one slot calls restore\(\.\.\., step=5\)"
+        with pytest.raises(StoreRefusedError, match=told):
+            store.push("w", [1, 1]).result(WAIT_S)
 
 
 def test_a_pull_that_nobody_has_restored_for_says_what_is_missing() -> None:
@@ -184,7 +192,9 @@ def test_a_restored_table_goes_on_bit_for_bit(kind: str, name: str) -> None:
         pull = stores[0].pull_rows(name, ids[:0])
         for some in (ids[:25], ids[25:]):
             part = {array: rows[some] for array, rows in state.items()}
+            before = stores[1].statistics().rows_pushed
             stores[1].restore_rows(name, some, values[some], part, step=BEFORE).result(WAIT_S)
+            assert stores[1].statistics().rows_pushed == before + len(values[some])
         assert pull.result(WAIT_S).shape == (0, 3)
         assert stores[2].pull_rows(name, ids).result(WAIT_S).tobytes() == values.tobytes()
         assert train_rows(stores, name, range(BEFORE, BEFORE + AFTER)).tobytes() == expected.tobytes()
@@ -224,7 +234,10 @@ def test_what_does_not_fit_a_table_is_not_restored() -> None:
         for call, told in (
             (lambda: store.restore("t", np.zeros((2, 2), np.float32), step=3), "say which rows, with restore_rows"),
             (lambda: store.restore_rows("w", [0], rows, step=3), "it is no table: call restore"),
-            (lambda: store.restore_rows("t", [0], rows, state, step=3), "state: variance is missing"),
+            (
+                lambda: store.restore_rows("t", [0], rows, state, step=3),
+                "state: the rule keeps mean, variance, not mean$",
+            ),
             (lambda: store.restore_rows("t", [0], rows, step=-3), "restore_rows: step: a number from 0"),
             (
                 lambda: store.restore_rows("t", [2], rows, step=3),
