@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,6 +78,17 @@ def is_loopback(endpoint: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+_PEER: Final = re.compile(r"tcp://(?:\S+;)?(?:\[[^\s\]]+\]|[^\s:/\[\]]+):(\d{1,5})")
+
+
+def check_peer(endpoint: str) -> None:
+    """Raises ValueError for an endpoint of TCP at which no shard can be: a socket would try it for ever."""
+    found = _PEER.fullmatch(endpoint)
+    if endpoint.startswith("tcp://") and (found is None or not 0 < int(found[1]) <= MAX_PORT):
+        form = f"tcp://HOST:PORT, with a port from 1 to {MAX_PORT} and brackets around an IPv6 address"
+        raise ValueError(f"expected {form}, got {endpoint!r}")
 
 
 def endpoints_of(bind: str) -> list[str]:

@@ -259,7 +259,7 @@ class PartSteps:
             behind = int(those[:, at].min())
             slots = spec.slots if spec.is_sync else [slot]
             missing = [one for one, there in zip(slots, those[:, at], strict=True) if there <= behind]
-            detail = f"more than {STEPS_AHEAD} steps ahead of step {behind}, which waits for slots {missing}"
+            detail = f"more than {STEPS_AHEAD} steps ahead of step {behind}, which waits for slots {listed(missing)}"
             raise PushRefusedError(f"{self._where(slot, step, first + at)}: {detail}")
 
     def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:

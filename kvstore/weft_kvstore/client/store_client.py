@@ -23,7 +23,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveKeys, new_curve_keys
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.arrays import ClientMemory
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import LinkSettings, check_peer
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
@@ -37,9 +37,9 @@ class StoreClient(Store):
     order. `curve_keys` are its own, for encrypted links; where the description has the shards' and it has none, it
     makes some.
 
-    Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks or another
-    number of `endpoints` than shards, and CurveKeyError for `curve_keys` that are no pair, or where the description has
-    none for the shards.
+    Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks, another
+    number of `endpoints` than shards or one that cannot be a shard's, and CurveKeyError for `curve_keys` that are no
+    pair, or where the description has none for the shards.
     """
 
     def __init__(
@@ -60,6 +60,8 @@ class StoreClient(Store):
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
+        for endpoint in self._endpoints:
+            check_peer(endpoint)
         self._memory = ClientMemory(description.keys, routing_of(description) if settings.same_host else None)
         self._core = ClientCore(
             description,

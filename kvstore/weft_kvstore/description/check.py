@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from weft_graph.program import Update
+from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.rules.largest import largest
 from weft_graph.rules.schedule import value_at
 from weft_graph.spelling import did_you_mean
@@ -106,8 +107,10 @@ def rule_of(description: StoreDescription, key: KeyDescription | None = None) ->
         rule = bounded(rule)
     for name, value in hyper.items():
         if name not in rule.hyper:
-            known = ", ".join(sorted(rule.hyper))
-            meant = did_you_mean(name, [*rule.hyper, *description.__struct_fields__])
+            known = ", ".join([*sorted(rule.hyper.keys() - BOUNDS.keys()), *BOUNDS])
+            others = [one for one in sorted(BUILT_IN) if name in compiled_once(one).hyper]
+            meant = did_you_mean(name, [*rule.hyper, *BOUNDS, *description.__struct_fields__])
+            meant = f"; {', '.join(others)} {'have' if others[1:] else 'has'} it" if others else meant
             raise DescriptionError(f"{where}hyper: rule {rule.name!r} has no {name!r}; it has {known}{meant}")
         try:
             value_at(value, 0)

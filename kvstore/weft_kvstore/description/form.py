@@ -125,6 +125,9 @@ class Key:
     multi_precision: bool | None = None
 
 
+SHOWN_CHARACTERS: Final = 40
+"""Of a wrong value."""
+
 _documents: Final[Reader[Any]] = Reader(Any)
 
 _ZERO: Final = {"op_type": "ConstantOfShape", "attributes": {"value": 0.0}}
@@ -206,7 +209,16 @@ def _record(document: Mapping[str, Any]) -> StoreDescription:
         error += did_you_mean(what.split("`")[1], known) or f"; known are {', '.join(known)}"
     elif field == "keys" and what.endswith("got `mapping`"):
         error = 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
+    elif what.startswith("expected") and "got" not in what:
+        error += _not_given(document, field)
     raise DescriptionError(error)
+
+
+def _not_given(document: Any, field: str) -> str:
+    """What a document has instead, where it is short."""
+    for name in re.findall(r"\w+", field):
+        document = document[int(name)] if name.isdecimal() else document.get(name)
+    return f", not {document!r}" if len(repr(document)) <= SHOWN_CHARACTERS else ""
 
 
 def _problems(description: StoreDescription, *, needs_rule: bool) -> Iterator[str]:

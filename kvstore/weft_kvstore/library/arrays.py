@@ -168,7 +168,10 @@ def checked_ids(ids: object, where: str) -> Any:
     if isinstance(array, np.ndarray) and not array.size:
         return array.astype(np.int64)
     if dtype.kind not in "iu":
-        raise StoreRefusedError(f"{where}: ids: whole numbers, not {dtype}; convert them with .astype('int64')")
+        remedy = "convert them with .astype('int64'), once none is NaN"
+        if dtype.kind == "b":
+            remedy = "np.flatnonzero says which are"
+        raise StoreRefusedError(f"{where}: ids: whole numbers, not {dtype}; {remedy}")
     return array
 
 

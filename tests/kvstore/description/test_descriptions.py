@@ -156,11 +156,15 @@ KEY = {"key": "w", "shape": [3]}
             {"keys": [{**KEY, "multi_precision": True}]},
             r"keys\[0\].multi_precision: it is for float16 and bfloat16",
         ),
-        ({"slots": 0}, "^FILE: slots: expected `int` >= 1"),
+        ({"slots": 0}, "^FILE: slots: expected `int` >= 1, not 0$"),
         ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: expected tcp://HOST:PORT or ipc://PATH, got '127"),
         ({"shards": ["tcp://a:1", "tcp://a:1"]}, r"shards\[1\]: tcp://a:1 is shard 0 already"),
         ({"rule": "no"}, "rule: .*no.* is none of ada"),
-        ({"hyper": {"eta": 0.1}}, "hyper: rule 'sgd' has no 'eta'; it has lr, weight_decay"),
+        (
+            {"hyper": {"eta": 0.1}},
+            "hyper: rule 'sgd' has no 'eta'; it has lr, weight_decay, rescale_grad, clip_gradient",
+        ),
+        ({"hyper": {"momentum": 0.9}}, "rule 'sgd' has no 'momentum'; it has lr, .*; lars, .*momentum.* have it"),
         ({"hyper": {"lr": {"schedule": "sine"}}}, "hyper: 'lr': schedule: "),
         (
             {"hyper": {"lr": {"type": "linear"}}},

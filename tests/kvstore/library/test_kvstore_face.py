@@ -213,7 +213,7 @@ def test_a_pull_fails_with_the_push_that_it_would_wait_for(make: Make) -> None:
     """Not at its deadline: nobody may look at the push's own future."""
     one, _ = make(describe({"w": zero(2)}, slots=2, rule="sgd"))
     pushes = [one.push("w", ones(2)) for _ in range(4)]
-    with pytest.raises(StoreRefusedError, match=r"key 'w', slice 0, step 3: .*waits for slots \[1\]"):
+    with pytest.raises(StoreRefusedError, match=r"key 'w', slice 0, step 3: .*waits for slots 1"):
         one.pull("w").result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="step 3"):
         pushes[3].result(WAIT_S)
@@ -356,7 +356,8 @@ BOTH["u"] = BOTH["t"]
             lambda one: one.pull_rows("t", [0.5]),
             "pull_rows of key 't': ids: whole numbers are expected, not list of float64",
         ),
-        (lambda one: one.pull_rows("t", np.ones(1)), "ids: whole numbers, not float64"),
+        (lambda one: one.pull_rows("t", np.ones(1)), "ids: whole numbers, not float64; convert them with .astype"),
+        (lambda one: one.pull_rows("t", np.ones(1, bool)), "ids: whole numbers, not bool; np.flatnonzero says which"),
         (lambda one: one.pull_rows("t", np.array([2**63], np.uint64)), r"ids: 9223372036854775808 is beyond 2\*\*63"),
         (
             lambda one: one.push_rows("t", [0, 1], ones(3, 2)),
