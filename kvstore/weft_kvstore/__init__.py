@@ -11,7 +11,7 @@ they are first used, so that a process that needs one part of the room loads no 
 
 What a `pushpull` of a small key does, in the order of the files to read:
 
-1. `library/kvstore`: `KVStore.pushpull` finds the key, checks the array and takes the next step (`library/steps`).
+1. `library/kvstore`: `KVStore.pushpull` finds the key, checks the array and takes the next step (`library/calls`).
 2. `client/calls`: it becomes a `KeyOperation` (`client/operation`) with a future. `client/plan` has which slices of the
    key are on which shard; `sharding` has computed that from the description.
 3. `client/poller` runs the client on the caller's thread: `ClientCore.begin` (`client/core`) puts the gradient's slices

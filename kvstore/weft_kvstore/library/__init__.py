@@ -4,7 +4,7 @@ A call looks its keys up, checks and copies the user's arrays, takes the key's n
 `Store`, the networked or the local one. Keys that were looked up are remembered, so that a call that was made
 before checks its arrays alone. A push that fails is remembered, and the next push of the key raises.
 
-Read `kvstore` (the public class, and what a call of whole keys gives), `rows` (what one of rows gives), `steps` (which
-steps were begun, failed pushes, barriers), `key_registry` (keys by their users' names, and hyper-parameters) and
+Read `kvstore` (the public class), `calls` (what a call gives, which steps were begun, failed pushes), `rows` (what one
+of rows gives), `waits` (for shards, barriers), `key_registry` (keys by their users' names, and hyper-parameters) and
 `arrays` (NumPy, PyTorch, CuPy).
 """

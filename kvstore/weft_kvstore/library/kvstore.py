@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
@@ -30,19 +29,15 @@ from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.futures import after, finished, joined, nothing
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
-    Outs,
     as_given,
     as_kept,
     checked,
-    checked_out,
-    is_on_device,
-    is_several,
-    sum_of,
     user_dtype,
 )
+from weft_kvstore.library.calls import Given, SlotSteps, WholeKeys, check_number, checked_priority, in_order, is_whole
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
 from weft_kvstore.library.rows import TableRows
-from weft_kvstore.library.steps import Barriers, SlotSteps, await_shards, check_number, checked_priority, is_whole
+from weft_kvstore.library.waits import Barriers, await_shards
 from weft_kvstore.local import LocalSlot, LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
@@ -633,120 +628,6 @@ class KVStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-# --- What a call of whole keys gives, and what it becomes
-
-
-_SENT: Final = {"push": "gradient", "pushpull": "gradient", "set": "value"}
-"""What calls of whole keys send."""
-
-
-class WholeKeys:
-    """A call of whole keys. `arrays` are to be on the host before it begins: each key's gradient, or value, or where it
-    has several `groups` of these. What is pulled is written by the store where that can be, else delivered to `outs`.
-
-    Raises StoreRefusedError for arrays that do not fit."""
-
-    def __init__(self, registry: KeyRegistry, call: str, keys: KeySet, values: Any = None, out: Any = None) -> None:
-        self.call, self.keys, self.specs, self.names, self.single = call, keys, keys.keys, keys.names, keys.single
-        self._registry = registry
-        self.arrays: list[Any] = []
-        self.asked: list[Any] = []
-        self._groups: list[list[Any]] | None = None
-        self.outs: Outs | None = None
-        self._out: list[Array] | None = None
-        if call in _SENT:
-            fitting = None if keys.has_half else keys.fitting(values)
-            if fitting is None:
-                self._groups = self._checked(values)
-                fitting = [*chain.from_iterable(self._groups)]
-            self.arrays = fitting
-        if out is not None:
-            self._out = keys.fitting(out, writable=True)
-        if keys.has_half or (out is not None and self._out is None):
-            self.outs = self._checked_outs(out)
-            first = [group[0][1] for group in self.outs if group]
-            self._out = None
-            if not keys.has_half:
-                self._out = keys.fitting(first[0] if self.single and first else first, writable=True)
-
-    def calls(
-        self, numbers: Sequence[int], hosts: list[Array], *, sends: bool = True, apart: bool = False
-    ) -> list[StoreCall]:
-        """A call for the keys of each step, or version, or `apart` for each key. `hosts`: the arrays, on the host."""
-        keys, out, values = self.keys, self._out, hosts
-        if sends and self._groups is not None:
-            values = self._sums(self._groups, hosts)
-        if len({*numbers}) < 2 and not apart:
-            return [StoreCall(keys, numbers[0] if numbers else 0, range(len(numbers)), values, out=out)]
-        together: dict[Any, list[int]] = {}
-        for at, number in enumerate(numbers):
-            together.setdefault(at if apart else number, []).append(at)
-        return [
-            StoreCall(
-                self._registry.key_set(keys.given[some[0]] if apart else [keys.given[at] for at in some], self.call),
-                numbers[some[0]],
-                some,
-                values and [values[at] for at in some],
-                out=None if out is None else [out[at] for at in some],
-            )
-            for some in together.values()
-        ]
-
-    def _checked(self, values: Any) -> list[list[Any]]:
-        """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
-        found, what = [], _SENT[self.call]
-        for where, key, value in self._each(values):
-            form, told = (user_dtype(key), tuple(key.shape)), f"{where}: {what}"
-            if what == "value" or not is_several(value, form[1]):
-                found.append([checked(value, *form, told)])
-                continue
-            parts = [checked(part, *form, f"{told} {at}") for at, part in enumerate(value)]
-            found.append(parts if any(map(is_on_device, parts)) else [sum_of(parts, np.dtype(key.dtype))])
-        return found
-
-    def _sums(self, groups: list[list[Any]], hosts: Sequence[Array]) -> list[Array]:
-        """Of each key the sum of its arrays, as its shards have it."""
-        brought = iter(hosts)
-        parts = [[next(brought) for _ in group] for group in groups]
-        added = [
-            some[0] if len(some) == 1 else sum_of(some, np.dtype(key.dtype))
-            for key, some in zip(self.specs, parts, strict=True)
-        ]
-        return as_kept(self.specs, added)
-
-    def _checked_outs(self, out: Any) -> Outs:
-        """The arrays that each key's value goes to: one, or several, as devices have them."""
-        found: Outs = []
-        for where, key, given in self._each(out):
-            group = given if isinstance(given, list | tuple) and given else [given]
-            form = user_dtype(key), tuple(key.shape), where
-            found.append([(own, checked_out(own, *form)) for own in group if own is not None])
-        return found
-
-    def _each(self, values: Any) -> Iterable[tuple[str, KeyDescription, Any]]:
-        """Of each key how an error of it begins, and what was given for it."""
-        wheres = [self._registry.where(self.call, one) for one in self.keys.given]
-        return zip(wheres, self.specs, self._registry.each(self.call, self.keys, values), strict=True)
-
-
-Given: TypeAlias = WholeKeys | TableRows
-
-
-def in_order(given: Given, begun: list[tuple[StoreCall, Future[Any]]], *, as_list: bool) -> Future[Any]:
-    """Ends with what a call's pulls end with, in the order of its keys: a list, or one value of a single key."""
-    if len(begun) == 1 and begun[0][0].keys.single == (given.single and not as_list):
-        return begun[0][1]
-
-    def ordered(found: list[Any]) -> Any:
-        placed: dict[int, Any] = {}
-        for (call, _), values in zip(begun, found, strict=True):
-            placed.update(zip(call.which, [values] if call.keys.single else values, strict=True))
-        values = [placed[at] for at in sorted(placed)]
-        return values[0] if given.single and not as_list else values
-
-    return joined([future for _, future in begun], ordered)
 
 
 # --- Stores in a forked child

@@ -22,7 +22,7 @@ from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.library.steps import Barriers
+from weft_kvstore.library.waits import Barriers
 from weft_kvstore.settings import COPIED_BYTES, STEPS_AHEAD, LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard

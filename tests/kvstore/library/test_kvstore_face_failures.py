@@ -25,7 +25,7 @@ from weft_kvstore import (
 )
 from weft_kvstore.errors import StoreClosedError
 from weft_kvstore.futures import StoreFuture
-from weft_kvstore.library.steps import Barriers
+from weft_kvstore.library.waits import Barriers
 from weft_kvstore.local import LocalStore
 
 

@@ -32,7 +32,7 @@ from weft_kvstore import (
 )
 from weft_kvstore.client import sockets as client_sockets
 from weft_kvstore.client.sockets import LOOK_UP_S, ClientSockets, Host
-from weft_kvstore.library import steps as library_steps
+from weft_kvstore.library import waits
 from weft_kvstore.serving.shard_server import ShardServer
 
 
@@ -78,7 +78,7 @@ def test_a_host_that_cannot_be_resolved_is_named_and_its_shard_is_found_once_it_
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     named = endpoint.replace("127.0.0.1", "shard-0")
     description = describe({"w": (3,)}, shards=[named], rule="sgd")
-    monkeypatch.setattr(library_steps, "WARN_AFTER_S", 0.1)
+    monkeypatch.setattr(waits, "WARN_AFTER_S", 0.1)
     look_up = Mock(side_effect=OSError("not known"))
     monkeypatch.setattr(client_sockets.socket, "getaddrinfo", look_up)
     connecting = threading.Thread(target=lambda: KVStore.connect(description, 0, wait_s=WAIT_S).close())
@@ -150,7 +150,7 @@ def test_a_host_that_is_looked_up_for_long_is_where_it_was() -> None:
 def test_a_wait_for_shards_that_was_announced_is_told_anew_as_they_come_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(library_steps, "WARN_AFTER_S", 0.1)
+    monkeypatch.setattr(waits, "WARN_AFTER_S", 0.1)
     endpoints = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
     description = describe({"w": (3,)}, shards=endpoints, rule="sgd")
     made: list[KVStore] = []
@@ -224,15 +224,15 @@ def test_a_signals_handler_may_wait_in_the_middle_of_a_call(monkeypatch: pytest.
 
 def test_a_signals_handler_may_call_barrier_in_the_middle_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[Future[None]] = []
-    begin = library_steps.Barriers._begin
+    begin = waits.Barriers._begin
 
-    def interrupted(barriers: library_steps.Barriers, _: None) -> Future[None]:
-        monkeypatch.setattr(library_steps.Barriers, "_begin", begin)
+    def interrupted(barriers: waits.Barriers, _: None) -> Future[None]:
+        monkeypatch.setattr(waits.Barriers, "_begin", begin)
         signal.raise_signal(signal.SIGUSR1)
         return begin(barriers, _)
 
     with KVStore.local(describe(a_key(), slots=2, rule="sgd", lr=1.0)) as store:
-        monkeypatch.setattr(library_steps.Barriers, "_begin", interrupted)
+        monkeypatch.setattr(waits.Barriers, "_begin", interrupted)
         before = signal.signal(signal.SIGUSR1, lambda *_: met.append(store.barrier()))
         try:
             met.append(store.barrier())

@@ -1,49 +1,164 @@
-"""The steps that a slot has begun: pushes that are under way or failed, barriers, and the first wait for shards."""
+"""What calls of a `KVStore` give, of whole keys, and the steps that a slot has begun by them."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import repeat
-from typing import Any, Final, TypeGuard, TypeVar
+from itertools import chain, repeat
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store
+from weft_kvstore.client.calls import StoreCall
 from weft_kvstore.client.core import lacks, noted, push_again
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.poller import uninterrupted
-from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.form import BARRIER_KEY, user_key
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.description.form import user_key
+from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import (
     StoreClosedError,
     StoreError,
-    StoreLostError,
     StoreRefusedError,
     StoreTimeoutError,
 )
 from weft_kvstore.futures import (
-    StoreFuture,
     after,
-    driver_of,
-    error_of,
-    finished,
-    hand_on,
     joined,
-    nothing,
-    on_end,
-    then,
 )
-from weft_kvstore.library.arrays import ArrayTraffic
+from weft_kvstore.library.arrays import (
+    ArrayTraffic,
+    Outs,
+    as_kept,
+    checked,
+    checked_out,
+    is_on_device,
+    is_several,
+    sum_of,
+    user_dtype,
+)
 from weft_kvstore.library.key_registry import KeyRegistry
+from weft_kvstore.library.rows import TableRows
 from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
+
+# --- What a call of whole keys gives, and the calls of the store that it becomes --------------------------------------
+
+
+_SENT: Final = {"push": "gradient", "pushpull": "gradient", "set": "value"}
+"""What calls of whole keys send."""
+
+
+class WholeKeys:
+    """A call of whole keys. `arrays` are to be on the host before it begins: each key's gradient, or value, or where it
+    has several `groups` of these. What is pulled is written by the store where that can be, else delivered to `outs`.
+
+    Raises StoreRefusedError for arrays that do not fit."""
+
+    def __init__(self, registry: KeyRegistry, call: str, keys: KeySet, values: Any = None, out: Any = None) -> None:
+        self.call, self.keys, self.specs, self.names, self.single = call, keys, keys.keys, keys.names, keys.single
+        self._registry = registry
+        self.arrays: list[Any] = []
+        self.asked: list[Any] = []
+        self._groups: list[list[Any]] | None = None
+        self.outs: Outs | None = None
+        self._out: list[Array] | None = None
+        if call in _SENT:
+            fitting = None if keys.has_half else keys.fitting(values)
+            if fitting is None:
+                self._groups = self._checked(values)
+                fitting = [*chain.from_iterable(self._groups)]
+            self.arrays = fitting
+        if out is not None:
+            self._out = keys.fitting(out, writable=True)
+        if keys.has_half or (out is not None and self._out is None):
+            self.outs = self._checked_outs(out)
+            first = [group[0][1] for group in self.outs if group]
+            self._out = None
+            if not keys.has_half:
+                self._out = keys.fitting(first[0] if self.single and first else first, writable=True)
+
+    def calls(
+        self, numbers: Sequence[int], hosts: list[Array], *, sends: bool = True, apart: bool = False
+    ) -> list[StoreCall]:
+        """A call for the keys of each step, or version, or `apart` for each key. `hosts`: the arrays, on the host."""
+        keys, out, values = self.keys, self._out, hosts
+        if sends and self._groups is not None:
+            values = self._sums(self._groups, hosts)
+        if len({*numbers}) < 2 and not apart:
+            return [StoreCall(keys, numbers[0] if numbers else 0, range(len(numbers)), values, out=out)]
+        together: dict[Any, list[int]] = {}
+        for at, number in enumerate(numbers):
+            together.setdefault(at if apart else number, []).append(at)
+        return [
+            StoreCall(
+                self._registry.key_set(keys.given[some[0]] if apart else [keys.given[at] for at in some], self.call),
+                numbers[some[0]],
+                some,
+                values and [values[at] for at in some],
+                out=None if out is None else [out[at] for at in some],
+            )
+            for some in together.values()
+        ]
+
+    def _checked(self, values: Any) -> list[list[Any]]:
+        """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
+        found, what = [], _SENT[self.call]
+        for where, key, value in self._each(values):
+            form, told = (user_dtype(key), tuple(key.shape)), f"{where}: {what}"
+            if what == "value" or not is_several(value, form[1]):
+                found.append([checked(value, *form, told)])
+                continue
+            parts = [checked(part, *form, f"{told} {at}") for at, part in enumerate(value)]
+            found.append(parts if any(map(is_on_device, parts)) else [sum_of(parts, np.dtype(key.dtype))])
+        return found
+
+    def _sums(self, groups: list[list[Any]], hosts: Sequence[Array]) -> list[Array]:
+        """Of each key the sum of its arrays, as its shards have it."""
+        brought = iter(hosts)
+        parts = [[next(brought) for _ in group] for group in groups]
+        added = [
+            some[0] if len(some) == 1 else sum_of(some, np.dtype(key.dtype))
+            for key, some in zip(self.specs, parts, strict=True)
+        ]
+        return as_kept(self.specs, added)
+
+    def _checked_outs(self, out: Any) -> Outs:
+        """The arrays that each key's value goes to: one, or several, as devices have them."""
+        found: Outs = []
+        for where, key, given in self._each(out):
+            group = given if isinstance(given, list | tuple) and given else [given]
+            form = user_dtype(key), tuple(key.shape), where
+            found.append([(own, checked_out(own, *form)) for own in group if own is not None])
+        return found
+
+    def _each(self, values: Any) -> Iterable[tuple[str, KeyDescription, Any]]:
+        """Of each key how an error of it begins, and what was given for it."""
+        wheres = [self._registry.where(self.call, one) for one in self.keys.given]
+        return zip(wheres, self.specs, self._registry.each(self.call, self.keys, values), strict=True)
+
+
+Given: TypeAlias = WholeKeys | TableRows
+
+
+def in_order(given: Given, begun: list[tuple[StoreCall, Future[Any]]], *, as_list: bool) -> Future[Any]:
+    """Ends with what a call's pulls end with, in the order of its keys: a list, or one value of a single key."""
+    if len(begun) == 1 and begun[0][0].keys.single == (given.single and not as_list):
+        return begun[0][1]
+
+    def ordered(found: list[Any]) -> Any:
+        placed: dict[int, Any] = {}
+        for (call, _), values in zip(begun, found, strict=True):
+            placed.update(zip(call.which, [values] if call.keys.single else values, strict=True))
+        values = [placed[at] for at in sorted(placed)]
+        return values[0] if given.single and not as_list else values
+
+    return joined([future for _, future in begun], ordered)
+
 
 # --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
 
@@ -315,108 +430,3 @@ def checked_priority(priority: Any, where: str) -> int:
         detail = f"a whole number from -{MAX_CALL_PRIORITY} to {MAX_CALL_PRIORITY}, not {priority!r}"
         raise StoreRefusedError(f"{where}: priority: {detail}")
     return int(priority)
-
-
-# --- Waits until the shards of a store are there: processes start in any order ----------------------------------------
-
-
-BETWEEN_S: Final = 0.02
-"""Between two checks of what the shards have answered."""
-
-WARN_AFTER_S: Final = 2.0
-"""A process that waits longer says for whom."""
-
-HINT: Final = "a shard is started by: python -m weft_kvstore --description FILE --shard NUMBER"
-
-
-def await_shards(client: StoreClient, description: StoreDescription, slot: int, wait_s: float) -> None:
-    """Returns when every shard has welcomed the slot, or at once where `wait_s` is 0; a wait that takes long is logged,
-    again when it is for others, and so is its end.
-
-    Raises StoreLostError after `wait_s`, which names the shard and says how one is started, or StoreRefusedError where
-    another process has the slot; and StoreRefusedError as soon as a shard will never talk with it.
-    """
-    begun = time.monotonic()
-    said: object = None
-    say_at = begun + WARN_AFTER_S
-    while wait_s > 0:
-        links = client.statistics().links
-        waited = time.monotonic() - begun
-        if all(link.welcomed for link in links):
-            if said is not None:
-                _log.warning("slot %d goes on after %.0f s: every shard talks with it", slot, waited)
-            return
-        if (reason := client.end_reason()) is not None:
-            raise StoreClosedError(f"slot {slot}: {reason}")
-        for link in links:
-            if link.refused:
-                raise StoreRefusedError(f"slot {slot}: {link.trouble}")
-        missing = [shard for shard, link in enumerate(links) if not link.welcomed]
-        taken = detail = next((link.trouble for link in links if link.taken), None)
-        if detail is None:
-            detail = next((links[shard].trouble for shard in missing if links[shard].trouble), None)
-            detail = detail or f"{_named(description, missing)} did not answer"
-            detail = f"{detail}; {HINT}{' --curve-keys FILE' if description.curve_keys else ''}"
-        if waited >= wait_s:
-            error = StoreLostError if taken is None else StoreRefusedError
-            raise error(f"slot {slot} has waited {waited:.0f} s: {detail}")
-        if time.monotonic() >= say_at:
-            if (missing, taken) != said:
-                _log.warning("slot %d waits, up to %g s: %s", slot, wait_s, detail)
-            said, say_at = (missing, taken), time.monotonic() + WARN_AFTER_S
-        time.sleep(BETWEEN_S)
-
-
-def _named(description: StoreDescription, shards: list[int]) -> str:
-    named = ", ".join(f"{shard} at {description.shards[shard]}" for shard in shards)
-    return f"shard{'s' if len(shards) > 1 else ''} {named}"
-
-
-# --- The barriers of one slot, one after the other: each begins once all slots have met at the one before -------------
-
-
-class Barriers:
-    """Each begins once the one before has ended, and fails with it. Where the push of one failed, the next call makes
-    it again: no number is ever left out, or nobody could meet any more."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._number: int | None = None
-        """The next barrier's; None: the store has not said yet where the others are."""
-        self._last: Future[None] = finished(None)
-
-    def meet(self) -> Future[None]:
-        """Ends when every slot has called it as often."""
-        outcome: StoreFuture[None] = StoreFuture()
-        with uninterrupted():
-            try:
-                # No lock, but one statement: another signal's handler may call it in the middle of it.
-                before, self._last = self._last, outcome
-                met = then(finished(None) if before.done() else before, self._begin)
-                outcome.driver = driver_of(met)
-                on_end(met, partial(hand_on, outcome))
-            except BaseException as error:  # Else the next one would wait for ever.
-                if not outcome.done():
-                    outcome.set_exception(noted(error))
-                raise
-        return outcome
-
-    def _begin(self, _: None) -> Future[None]:
-        if self._number is not None:
-            return self._arrive(self._number)
-        known = self._store.pull([BARRIER_KEY], 0, settled=True, with_versions=True)
-        return then(known, lambda found: self._arrive(int(found.lowest[0])))
-
-    def _arrive(self, number: int) -> Future[None]:
-        self._number = number
-        pushed = self._store.push(BARRIER_KEY, number, np.zeros((), np.float32))
-        if pushed.done() and error_of(pushed) is not None:
-            return pushed  # It has not begun.
-        met = joined([pushed, self._store.pull(BARRIER_KEY, number + 1, settled=True)], nothing)
-
-        def ended(_: Future[None]) -> None:
-            if error_of(pushed) is None:
-                self._number = number + 1
-
-        on_end(met, ended)
-        return met
