@@ -36,7 +36,7 @@ from weft_kvstore.description.records import (
 )
 from weft_kvstore.process import tune_process
 from weft_kvstore.rows.index import shard_of
-from weft_kvstore.rows.storage import TableRows
+from weft_kvstore.rows.storage import RowStorage
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 
@@ -79,7 +79,7 @@ def in_rows(count: int) -> dict[str, Any]:
     """Rows found or made, and copied out."""
     tune_process()
     have_memory(count)
-    table = TableRows(WIDTH, np.dtype(np.float32), {}, growth=GrowthDescription(), salt=os.getpid())
+    table = RowStorage(WIDTH, np.dtype(np.float32), {}, growth=GrowthDescription(), salt=os.getpid())
     times = []
     for step, ids in enumerate(batches(count)):
         start = time.perf_counter()
@@ -112,7 +112,7 @@ def over_wire(count: int) -> dict[str, Any]:
 def memory_of(shard: int, count: int) -> dict[str, Any]:
     """One of the shards of a table of so many ids: its peak over the bytes of its values, start of the process and
     all."""
-    table = TableRows(WIDTH, np.dtype(np.float32), {}, growth=GrowthDescription(), salt=os.getpid())
+    table = RowStorage(WIDTH, np.dtype(np.float32), {}, growth=GrowthDescription(), salt=os.getpid())
     times = []
     for low in range(0, count, BATCH):
         ids = np.arange(low, min(low + BATCH, count), dtype=np.uint64)

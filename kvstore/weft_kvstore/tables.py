@@ -28,7 +28,7 @@ from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Chunks, Rows, batches, last_rows, merging, own_rows
-from weft_kvstore.rows.storage import Draw, FirstOf, TableRows
+from weft_kvstore.rows.storage import Draw, FirstOf, RowStorage
 from weft_kvstore.sharding import RowLayout
 from weft_kvstore.wire.codec import PushSegment, RowReader
 from weft_kvstore.wire.messages import PayloadKind
@@ -155,7 +155,7 @@ class TableState(PartSteps):
         self._late: list[Rows] = []
         self._known_sets = KnownSets()
         count = layout.rows_on(shard) if layout.growth is None else None
-        self.rows = TableRows(
+        self.rows = RowStorage(
             layout.width,
             layout.dtype,
             {name: spec.rule.state[name] for name in spec.state},

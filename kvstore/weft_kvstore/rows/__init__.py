@@ -5,5 +5,5 @@ id: its row is created once the id is admitted, and may be evicted.
 
 Read `rows` (ids and values as they are passed around), `index` (the row of an id), `memory` (arrays that grow, in
 memory or in a file), `arrays` (values and state by row, rows brought up to date when they are used, and captures of
-rows) and `storage` (`TableRows`: all of it together, with admission and eviction).
+rows) and `storage` (`RowStorage`: all of it together, with admission and eviction).
 """

@@ -45,7 +45,7 @@ FirstOf = Callable[[Array], Array]
 """first(indices): the first values (n, width) of rows by their indices (n)."""
 
 
-class TableRows:
+class RowStorage:
     """Rows have numbers, by which `arrays` are read; -1 stands for a row that is not here. Callers name indices: of a
     table of fixed size an index is the row's number, of a growing one it is the id, uint64.
 
@@ -87,7 +87,7 @@ class TableRows:
         self._eviction = self._growth.eviction
         self.evicts = self._eviction is not None
         self.admits_all = self._growth.uses <= 1 and self._growth.probability >= 1
-        self._counted: TableRows | None = None
+        self._counted: RowStorage | None = None
         """Where ids are admitted by their uses: how often those were used that have no row. What is counted is evicted
         by age as rows are, so that it is bounded too."""
         if self._growth.uses > 1:
@@ -95,7 +95,7 @@ class TableRows:
                 replace(self._eviction, score=None) if self._eviction.age is not None else None
             )
             counts = GrowthDescription(eviction=by_age)
-            self._counted = TableRows(1, np.dtype(np.uint32), {}, growth=counts, salt=salt)
+            self._counted = RowStorage(1, np.dtype(np.uint32), {}, growth=counts, salt=salt)
         self._last = GrowingArray(None, np.int64)
         self._score = GrowingArray(None, np.float32)
         self._bounds = 0

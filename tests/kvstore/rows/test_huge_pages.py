@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from weft_kvstore.rows.memory import BLOCKS_AT_ONCE, HUGE_PAGE_BYTES, GrowingArray
-from weft_kvstore.rows.storage import TableRows
+from weft_kvstore.rows.storage import RowStorage
 
 WIDTH = 64
 A_BLOCK = HUGE_PAGE_BYTES // (4 * WIDTH)
@@ -55,7 +55,7 @@ def test_a_kernel_that_cannot_is_not_asked_again_and_one_that_has_no_memory_is(c
 
 def test_a_table_is_brought_there_once_it_has_nearly_all_rows() -> None:
     mapping, count = Mapping(), 2 * BLOCKS_AT_ONCE * A_BLOCK
-    rows, seen = TableRows(WIDTH, np.dtype(np.float32), {}, rows=count), []
+    rows, seen = RowStorage(WIDTH, np.dtype(np.float32), {}, rows=count), []
     rows.arrays._arrays[None] = mapped(count, mapping)
     for stop in (count // 2, count - 1, count, count, count):
         rows.find_or_add(np.arange(stop), 0, None)
@@ -64,7 +64,7 @@ def test_a_table_is_brought_there_once_it_has_nearly_all_rows() -> None:
 
 
 def test_no_value_changes() -> None:
-    rows = TableRows(WIDTH, np.dtype(np.float32), {"m": 0.0}, rows=3 * A_BLOCK)
+    rows = RowStorage(WIDTH, np.dtype(np.float32), {"m": 0.0}, rows=3 * A_BLOCK)
     places = np.arange(0, 3 * A_BLOCK)
     for first in (lambda some: np.repeat(some[:, None], WIDTH, axis=1).astype(np.float32), None, None):
         numbers = rows.find_or_add(places, 0, first)

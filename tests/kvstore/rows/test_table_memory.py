@@ -15,7 +15,7 @@ from weft_kernels.rules.lookup import rules
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.rows.memory import HUGE_PAGE_BYTES, GrowingArray, TablePlace
-from weft_kvstore.rows.storage import TableRows
+from weft_kvstore.rows.storage import RowStorage
 
 MIB = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is told by Linux alone")
@@ -66,13 +66,13 @@ import numpy as np, resource, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
 from weft_kvstore.description.records import GrowthDescription
-from weft_kvstore.rows.storage import TableRows
+from weft_kvstore.rows.storage import RowStorage
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
-table = TableRows(32, np.dtype(np.float32), {{}}, growth=GrowthDescription(), salt=1)
+table = RowStorage(32, np.dtype(np.float32), {{}}, growth=GrowthDescription(), salt=1)
 first = lambda ids: np.zeros((len(ids), 32), np.float32)
 warm = np.arange(8192, dtype=np.uint64)
 before = peak()
@@ -103,7 +103,7 @@ def test_a_table_larger_than_its_memory_stays_within_it(tmp_path: Path, *, grows
     place, width, rows = TablePlace(tmp_path, 8 * MIB), 256, 48 * MIB // (2 * 256 * 4)
     start = {"momentum": 0.0}
     size: dict[str, Any] = {"growth": GrowthDescription(), "salt": 3} if grows else {"rows": rows}
-    table = TableRows(width, np.dtype(np.float32), start, place=place, **size)
+    table = RowStorage(width, np.dtype(np.float32), start, place=place, **size)
     at_once = table.arrays.at_once
     assert at_once is not None
     dtype, before, most = np.uint64 if grows else np.int64, resident_bytes(), 0
@@ -129,7 +129,7 @@ def test_a_table_larger_than_its_memory_stays_within_it(tmp_path: Path, *, grows
 
 
 def test_a_small_table_stays_in_memory(tmp_path: Path) -> None:
-    table = TableRows(4, np.dtype(np.float32), {}, rows=100, place=TablePlace(tmp_path, MIB))
+    table = RowStorage(4, np.dtype(np.float32), {}, rows=100, place=TablePlace(tmp_path, MIB))
     assert table.arrays.at_once is None
 
 
@@ -181,7 +181,7 @@ def test_a_place_takes_a_path_as_text_and_says_what_else_it_takes(tmp_path: Path
 
 
 def test_a_table_of_which_all_rows_are_there_is_not_asked_which_are() -> None:
-    table = TableRows(4, np.dtype(np.float32), {}, rows=100)
+    table = RowStorage(4, np.dtype(np.float32), {}, rows=100)
     order = np.random.default_rng(3).permutation(100)
     for low in range(0, 100, 30):
         places = np.sort(order[max(low - 10, 0) : low + 30])

@@ -14,7 +14,7 @@ from store_raw import column, pull_of, push_of
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.rows.storage import TableRows
+from weft_kvstore.rows.storage import RowStorage
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -233,7 +233,7 @@ def told(core: ShardCore, monkeypatch: pytest.MonkeyPatch, *messages: tuple[Mess
 
     description = store_of([table_of("t", [8, 4], 1)], slots=1, shards=1)
     core.open(JobShard(description, 0))
-    monkeypatch.setattr(TableRows, "read", none)
+    monkeypatch.setattr(RowStorage, "read", none)
     hello = Hello("job", 1, 0, 1, bytes(16), 1, digest(description))
     for message, payload in ((hello, None), *messages):
         core.receive(b"link", encode(message, payload), 1.0)

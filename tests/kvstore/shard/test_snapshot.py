@@ -265,8 +265,8 @@ def test_a_capture_is_complete_though_one_before_it_is_released_meanwhile(tmp_pa
     "failing",
     [
         "shard.snapshot._captured",
-        "rows.storage.TableRows.capture",
-        "rows.storage.TableRows.marks",
+        "rows.storage.RowStorage.capture",
+        "rows.storage.RowStorage.marks",
         "shard.snapshot.Captured",
     ],
 )
