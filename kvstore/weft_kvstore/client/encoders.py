@@ -161,7 +161,7 @@ class KeyEncoder(SliceCodec):
         arrived = self._arrived
         return step in self.begun or step in arrived or step < max(arrived, default=0) - STEPS_AHEAD
 
-    def ended(self, step: int, *, failed: bool) -> None:
+    def end_push(self, step: int, *, failed: bool) -> None:
         """A push that was begun has ended. If it has failed, it may be begun again."""
         self.begun.remove(step)
         if failed:
@@ -229,12 +229,12 @@ class GradientEncoders:
         self._under_way += 1
         return found
 
-    def ended(self, encoders: Sequence[KeyEncoder | None], step: int, *, failed: bool) -> None:
+    def end_push(self, encoders: Sequence[KeyEncoder | None], step: int, *, failed: bool) -> None:
         """A push with these encoders has ended."""
         self._under_way -= 1
         for one in encoders:
             if one is not None:
-                one.ended(step, failed=failed)
+                one.end_push(step, failed=failed)
         self._finish_capture()
 
     def step_ended(self, step: int) -> None:

@@ -388,7 +388,7 @@ class KeyOperation(PushPull):
         self.arrays = ()
         if self._encoders is not None:
             failed = failed and not self.has_arrived
-            self._encoders.ended(self._key_encoders, self.step, failed=failed)
+            self._encoders.end_push(self._key_encoders, self.step, failed=failed)
             for one in self._encoded if failed else ():
                 one.keep()
             self._encoders = None

@@ -98,7 +98,7 @@ def test_the_bytes_are_those_of_each_slice_in_whatever_parts_they_leave(
                 found = sources[number].read(ends[number][first], ends[number][last])
                 assert b"".join(map(bytes, found)) == b"".join(wanted[number][first:last])
             reached[number] = stop
-        sender.encoders.ended(sender.begun, step, failed=False)
+        sender.encoders.end_push(sender.begun, step, failed=False)
     owed = sender.encoders.residuals
     for position, name in enumerate(sender.keys.names):
         mine = [sender.owed[one] for one in sorted(sender.owed) if one[0] == position]
@@ -134,7 +134,7 @@ def test_what_was_encoded_in_a_push_that_failed_is_sent_as_it_was() -> None:
     gradients = sender.gradients(0)
     first = sender.encoded(0, gradients)
     made = [b"".join(map(bytes, one.read(0, int(one._codec.begins[1])))) for one in first]
-    sender.encoders.ended(sender.begun, 0, failed=True)
+    sender.encoders.end_push(sender.begun, 0, failed=True)
     for one in first:
         one.keep()
     owed = {name: residual.copy() for name, residual in sender.encoders.residuals.items()}

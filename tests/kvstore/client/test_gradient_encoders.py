@@ -53,7 +53,7 @@ def ended(
     for one in begun if encoded else ():
         if one is not None:
             one.furthest = max(one.furthest, step + 1)
-    encoders.ended(begun, step, failed=failed)
+    encoders.end_push(begun, step, failed=failed)
 
 
 def encode(encoders: GradientEncoders, keys: KeySet, step: int) -> None:
