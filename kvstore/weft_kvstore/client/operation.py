@@ -43,6 +43,10 @@ class Operation:
 
     It sends `segments`, by shard. Where it `is_request`, shards answer it by its `number`, and it is said again on each
     new connection until they have. Barriers and changes of hyper-parameters are in `agreement`.
+
+    Most calls differ from the values below in few: so these are the class's, never changed. An operation sets its own
+    where it is made, and in `prepare`: `segments`, which the core hands to the links and takes away at the end. The
+    core sets `number`, `due_at`, `ended`, `refusal`, `waits_for` and `pending`, which `received` counts down.
     """
 
     is_request = False
@@ -51,7 +55,7 @@ class Operation:
     is_pull = False
     """A request for what `asked` has: by shard (bucket, first slice, slices, chunks of ids), at most 4,096 of them."""
 
-    asked: Mapping[int, list[tuple[int, int, int, int]]] = {}  # never changed
+    asked: Mapping[int, list[tuple[int, int, int, int]]] = {}
     version = 0
     reading = Reading.OWN
     names: tuple[str, ...] | None = None
@@ -66,9 +70,9 @@ class Operation:
     may_wait = False
     """Whether it is small, and may be begun with the next call: they share a message."""
     number = 0
-    """Its request's number on the wire. Set where it is begun."""
+    """Its request's number on the wire."""
     due_at = 0.0
-    """When it fails. Set where it is begun."""
+    """When it fails."""
     ended = False
     refusal: BaseException | None = None
     """Why some of the values that it sets were refused, or its pull is given up. It fails once all that it sends has
@@ -92,8 +96,8 @@ class Operation:
     rows_pulled = 0
     """Distinct rows of a table that it asks for."""
 
-    pending: dict[int, int] = {}  # noqa: RUF012  # never changed, as those below: most calls have none
-    """How many parts are missing from each shard; it ends when none is. Set where it is begun."""
+    pending: dict[int, int] = {}  # noqa: RUF012
+    """How many parts are missing from each shard; it ends when none is."""
     waits_for: dict[int, str] = {}  # noqa: RUF012
     """What shards said that it waits for."""
     segments: dict[int, list[SentSegment]] = {}  # noqa: RUF012

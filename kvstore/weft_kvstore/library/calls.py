@@ -55,7 +55,8 @@ _SENT: Final = {"push": "gradient", "pushpull": "gradient", "set": "value"}
 
 class WholeKeys:
     """A call of whole keys. `arrays` are to be on the host before it begins: each key's gradient, or value, or where it
-    has several `groups` of these. What is pulled is written by the store where that can be, else delivered to `outs`.
+    has several `groups` of these; none (`pull_arrays`) before a pull. What is pulled is written by the store where that
+    can be, else delivered to `outs`.
 
     Raises StoreRefusedError for arrays that do not fit."""
 
@@ -63,7 +64,7 @@ class WholeKeys:
         self.call, self.keys, self.specs, self.names, self.single = call, keys, keys.keys, keys.names, keys.single
         self._registry = registry
         self.arrays: list[Any] = []
-        self.asked: list[Any] = []
+        self.pull_arrays: list[Any] = []
         self._groups: list[list[Any]] | None = None
         self.outs: Outs | None = None
         self._out: list[Array] | None = None

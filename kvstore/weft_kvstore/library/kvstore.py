@@ -369,7 +369,7 @@ class KVStore:
                 begun.append((one, pulled))
             return in_order(given, begun, as_list=delivers)
 
-        pulled = self._steps.pull(given.call, given.names, version, given.asked, send)
+        pulled = self._steps.pull(given.call, given.names, version, given.pull_arrays, send)
         return self._deliver(given, pulled) if delivers else pulled
 
     def _checked(self, keys: KeySet, pulled: Future[Pulled]) -> Future[Any]:

@@ -33,8 +33,7 @@ NOT_SENT: Final = object()
 class TableRows:
     """A call of rows of one table, or of a list: of `ids`, with `rows` for them if these are sent. Those of the same
     ids, or of another call's (see `then_pull`), are pulled. `arrays` are to be on the host before it begins: by turns
-    the ids and the rows that are sent, then the ids of other rows that are wanted; before a pull alone those that are
-    `asked`.
+    the ids and the rows that are sent, then the ids of other rows that are wanted; before a pull alone `pull_arrays`.
 
     Raises StoreRefusedError for ids and arrays that do not fit."""
 
@@ -55,7 +54,7 @@ class TableRows:
         pushes = self._sends and call.startswith("push")
         self.single, keys, self.specs, each = registry.listed(call, key, *given, rows=True, pushes=pushes)
         self.names, self.tables = list[str](), list[Table]()
-        self.arrays, self.asked = list[Any](), list[Any]()
+        self.arrays, self.pull_arrays = list[Any](), list[Any]()
         self.outs: Outs | None = None
         delivers = False
         for one, spec, some, values, target in zip(keys, self.specs, *each, strict=True):
@@ -66,7 +65,7 @@ class TableRows:
                 table.check_count()
             self.names.append(spec.key)
             self.tables.append(table)
-            self.asked.append(table.ids)
+            self.pull_arrays.append(table.ids)
             delivers = delivers or table.out is not None or spec.half is not None
         if pulls and delivers:
             self.outs = [[] if table.out is None else [table.out] for table in self.tables]
@@ -74,8 +73,8 @@ class TableRows:
 
     def then_pull(self, other: TableRows) -> TableRows:
         """With the rows of another call as those that are pulled."""
-        self._wanted, self.asked, self.outs = other.tables, other.asked, other.outs
-        self.arrays += other.asked
+        self._wanted, self.pull_arrays, self.outs = other.tables, other.pull_arrays, other.outs
+        self.arrays += other.pull_arrays
         return self
 
     def calls(
@@ -85,12 +84,12 @@ class TableRows:
         sends, found = sends and self._sends, []
         others = hosts[2 * len(self.tables) :] if sends else hosts
         for at, (number, table, wanted) in enumerate(zip(numbers, self.tables, self._wanted, strict=True)):
-            own = rows = asked = None
+            own = rows = pulled = None
             if sends:
                 own, rows = table.checked_ids(hosts[2 * at]), table.kept(hosts[2 * at + 1])
             if not sends or wanted is not table:  # Else those that are sent.
-                asked = wanted.checked_ids(others[at])
-            found.append(StoreCall(table.table, number, (at,), rows, own, asked, None, wanted.shape))
+                pulled = wanted.checked_ids(others[at])
+            found.append(StoreCall(table.table, number, (at,), rows, own, pulled, None, wanted.shape))
         return found
 
 
