@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -46,11 +47,21 @@ QUEUED_MESSAGES: Final = 1000
 SHORT_BYTES: Final = 1 << 15
 """A shorter part of a message that comes is copied sooner than it is kept where it lies."""
 
+DROPPED_PARTS: Final = 1 << 12
+"""Parts of a message that has too many which are read at once: some ms."""
+
 HANDSHAKE_MS: Final = 5000
 """A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
 
 KEEPALIVE_S: Final = 60
 """Seconds without a word after which the kernel asks whether a client's machine is still there."""
+
+_NO_BIND: Final[Mapping[int | None, str]] = {
+    errno.ENODEV: "the host is no address of this machine; 0.0.0.0 stands for all that it has",
+    errno.EADDRNOTAVAIL: "the host is no address of this machine; 0.0.0.0 stands for all that it has",
+    errno.EADDRINUSE: "another process listens there; take another port, or port 0 for any free one",
+}
+"""Why a socket cannot be bound, and what to do."""
 
 _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 """The connection is gone, or the peer does not read. It may come again by a Hello."""
@@ -80,12 +91,15 @@ class Router:
             self._bind(bind)
         except (zmq.ZMQError, RuntimeError, ValueError) as error:  # RuntimeError: no thread starts.
             self.close()
-            raise StoreError(f"cannot bind {bind}: {error}") from error
+            number = error.errno if isinstance(error, zmq.ZMQError) else None
+            raise StoreError(f"cannot bind {bind}: {_NO_BIND.get(number) or error}") from error
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.bytes_sent = 0
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
         self._last: zmq.Frame
+        self.is_dropping = False
+        """Whether a message has more parts than any may have, of which some are still to be read."""
 
     def _bind(self, bind: str) -> None:
         *endpoints, last = endpoints_of(bind)
@@ -107,15 +121,22 @@ class Router:
     def receive(self) -> tuple[bytes, Sequence[Buffer]]:
         """A message that has come: the identity of its connection, and its parts, which nobody else has. Short ones
         are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned. Of one
-        that has more parts than any may have only the first of them are kept."""
+        that has more parts than any may have only the first of them; `drop` reads the others."""
         identity = self.socket.recv(NOW)
         self._last = frame = self.socket.recv(NOW, copy=False)
         parts: list[Buffer] = [frame.bytes]
-        while frame.more:  # The parts of a message come together or not at all.
+        while frame.more and len(parts) <= MAX_PARTS:  # With one too many it is refused.
             frame = self.socket.recv(NOW, copy=False)
-            if len(parts) <= MAX_PARTS:  # With one too many it is refused.
-                parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
+            parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
+        self.is_dropping = frame.more
         return identity, parts
+
+    def drop(self) -> None:
+        """Reads some of the rest of a message, which ZeroMQ has before all others."""
+        for _ in range(DROPPED_PARTS):
+            if not self.socket.recv(NOW, copy=False).more:
+                self.is_dropping = False
+                return
 
     def welcome(self, identity: bytes) -> None:
         """The message received last came from a client, whose connection stays. Others are closed in time."""
@@ -476,6 +497,11 @@ class ShardServer:
         """Reads what has come, of a flood some of it. Whether nothing is left."""
         core, router, clock, seconds = self._core, self._router, self._clock, self._seconds
         until = begun + RECEIVE_S
+        while router.is_dropping:
+            router.drop()
+            self._has_come = False  # That was it.
+            if (begun := clock()) > until:
+                return False
         for _ in range(MESSAGES_A_ROUND):
             if not self._has_come and not router.is_readable:
                 return True
@@ -496,7 +522,7 @@ class ShardServer:
                 self._record(self._trace, "decode", done - received_at - merged, ((identity, parts),))
                 if merged:
                     self._record(self._trace, "merge", merged)
-            if done > until:
+            if done > until or router.is_dropping:
                 return False
             begun = done
         return False
@@ -522,7 +548,8 @@ class ShardServer:
         late_s = now - self._next_tick
         self._next_tick = now + self._settings.ping_s / 2
         peers = self._core.peers
-        for identity in self._router.connections.moving({one: peer.received for one, peer in peers.items()}):
+        moving = self._router.connections.moving({one: peer.received for one, peer in peers.items()})
+        for identity in [*peers] if self._router.is_dropping else moving:
             peers[identity].heard = now
             self._core.links.say(identity, Pong())  # Its pings come behind the message.
         self._core.tick(now, late_s if late_s > STALL_S else 0.0)

@@ -183,8 +183,30 @@ def test_of_a_message_of_very_many_parts_only_those_are_kept_that_show_it() -> N
         for _ in range(3):
             assert router.socket.poll(WAIT_S * 1000)
             received.append(router.receive()[1])
+            while router.is_dropping:
+                router.drop()
     router.close()
     assert received == [[b"header", b"payload"], [b"part"] * (MAX_PARTS + 1), [b"next"]]
+
+
+def test_clients_hear_their_shard_while_it_reads_a_message_of_very_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs come behind it."""
+    settings = LinkSettings(silence_s=0.6, request_timeout_s=WAIT_S, same_host=False)
+    description = store_of([key_of("w", [16], 1)], slots=1, shards=1)
+    with ShardServer(settings=settings) as server:
+        server.open(description, 0)
+        description = msgspec.structs.replace(description, shards=(server.endpoint,))
+        with StoreClient(description, 0, settings=settings) as client:
+            client.pull("w", 0).result(WAIT_S)
+            (link,) = client._core.links
+            with monkeypatch.context() as patched:
+                patched.setattr(server._router, "drop", lambda: None)
+                server._router.is_dropping = True
+                begun = link.heard
+                wait_until(lambda: link.heard > begun + 3 * settings.silence_s or link.lost is not None)
+                assert (link.lost, link.session) == (None, 1)
+                server._router.is_dropping = False
+            client.pull("w", 0).result(WAIT_S)
 
 
 def test_a_handshake_that_fails_says_nothing_of_the_descriptor_that_its_error_number_is() -> None:
