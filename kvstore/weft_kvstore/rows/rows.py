@@ -160,9 +160,9 @@ class Chunks:
 
 
 MOST_PARTS: Final = 16
-FEW_ELEMENTS: Final = 1 << 18
-"""Of a sum of more parts than the first, which each push is looked up in, no more than the second are copied to be one
-part: to copy more takes longer than to look."""
+SMALL_ELEMENTS: Final = 1 << 16
+"""Of the parts of a sum, in each of which a push is looked up, those of at most so many elements are copied to be one
+once they are more than the first: to copy larger ones takes longer than to look."""
 
 FEW_ELSEWHERE: Final = 1 / 8
 """Of a part's rows, so many may be in parts before it and stay here too: to leave them out, all others are copied."""
@@ -176,10 +176,12 @@ def merging(total: list[Rows], gradient: Iterable[Rows]) -> Generator[int, None,
     written, and their parts be parts of the sum. Stops often, with how many elements it has used since it last did.
     """
     parts, left = [part for part in total if len(part.ids)], list[Rows]()
-    if len(parts) > MOST_PARTS and sum(part.values.size for part in parts) <= FEW_ELEMENTS:
-        ids, values = map(np.concatenate, zip(*map(own_rows, parts), strict=True))
+    small = [part for part in parts if part.values.size <= SMALL_ELEMENTS]
+    if len(small) > MOST_PARTS:
+        ids, values = map(np.concatenate, zip(*map(own_rows, small), strict=True))
         order = np.argsort(ids)
-        parts = [Rows(ids.take(order), taken_rows(values, order))]
+        parts = [part for part in parts if part.values.size > SMALL_ELEMENTS]
+        parts.append(Rows(ids.take(order), taken_rows(values, order)))
         yield values.size
     least, greatest = [np.array([part.ids[end] for part in parts]) for end in (0, -1)]
     for ids, values, _ in gradient:

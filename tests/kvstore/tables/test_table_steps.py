@@ -357,7 +357,7 @@ def test_what_many_slots_pushed_is_merged_in_pieces(monkeypatch: pytest.MonkeyPa
 
     common = rows._common
     monkeypatch.setattr(rows, "_common", look_up)
-    monkeypatch.setattr(rows, "FEW_ELEMENTS", piece)
+    monkeypatch.setattr(rows, "SMALL_ELEMENTS", piece)
     monkeypatch.setattr("weft_kvstore.tables.PIECE_ELEMENTS", piece)
     description = store_of([constant(table_of("w", (among, WIDTH), slots), 0.0)], slots=slots, shards=1)
     (table,) = JobShard(msgspec.structs.replace(description, hyper={"lr": 1.0}), 0).tables.values()

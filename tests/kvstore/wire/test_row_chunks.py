@@ -11,7 +11,7 @@ from store_cluster import ended
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import FEW_ELEMENTS, MOST_PARTS, Chunks, Rows, batches, is_ascending, merging, own_rows
+from weft_kvstore.rows.rows import MOST_PARTS, SMALL_ELEMENTS, Chunks, Rows, batches, is_ascending, merging, own_rows
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, RowReader, RowSource
 from weft_kvstore.wire.messages import PayloadKind
@@ -129,14 +129,14 @@ def test_rows_that_are_not_between_those_beside_them_are_refused(
         push.add(first, len(ids) // 2, 2, some_rows(ids), "here")
 
 
-@pytest.mark.parametrize("few", [FEW_ELEMENTS, 60])
+@pytest.mark.parametrize("few", [SMALL_ELEMENTS, 60])
 @pytest.mark.parametrize("slots", [1, 2, 3, MOST_PARTS + 3])
 @pytest.mark.parametrize(("count", "among"), [(0, 200), (1, 200), (30, 200), (120, 200), (30, 3000), (120, 3000)])
 def test_a_sum_of_pushes_is_that_of_their_rows_in_order(
     slots: int, count: int, among: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many ids few are common: those stay where they came, as zeros, and are named."""
-    monkeypatch.setattr("weft_kvstore.rows.rows.FEW_ELEMENTS", few)
+    monkeypatch.setattr("weft_kvstore.rows.rows.SMALL_ELEMENTS", few)
     draw = np.random.default_rng(count)
     pushes, wanted = [], {}
     for _ in range(slots):
@@ -158,6 +158,17 @@ def test_a_sum_of_pushes_is_that_of_their_rows_in_order(
     assert not any(part.any() for part in elsewhere)
     if slots in {2, 3} and count == 120:
         assert bool(elsewhere) is (among == 3000)
+
+
+def test_small_pushes_of_many_slots_are_few_parts() -> None:
+    """Each push is looked up in all of them."""
+    draw, total, most = np.random.default_rng(0), list[Rows](), 0
+    for _ in range(300):
+        ids = np.sort(draw.choice(1 << 20, 100, replace=False))
+        total = ended(merging(total, [Rows(ids, np.ones((100, 64), np.float32))]))
+        most = max(most, len(total))
+    assert most <= 3 * MOST_PARTS
+    assert sum(float(own_rows(part)[1].sum()) for part in total) == 300 * 100 * 64
 
 
 @pytest.mark.parametrize("counts", [(1000, 10), (10, 1000), (1000, 200), (200, 1000), (1000, 1), (1, 1000)])
