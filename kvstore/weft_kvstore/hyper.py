@@ -113,7 +113,7 @@ class HyperTimeline:
 
     def set(self, step: int, slot: int, key: str, numbers: Numbers) -> None:
         """A slot has these hold from `step` on, of a key or of all."""
-        known_from, held, now = self._kept
+        before = known_from, held, now = self._kept
         if step < known_from.get(key, 0):
             self._kept = known_from, {**held, key: {**numbers, **held.get(key, {})}}, now
         else:
@@ -125,6 +125,9 @@ class HyperTimeline:
                 now.append(change)
             else:
                 self._kept = known_from, held, [*now[:first], change, *now[stop:]]
+                of, seen, then = self._last
+                if of is before and seen <= first:  # Those are the same in both.
+                    self._last = self._kept, seen, then
         self.count += 1
 
     def at(self, step: int) -> Held:

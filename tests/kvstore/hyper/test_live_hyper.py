@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from types import FrameType
@@ -477,6 +477,32 @@ def test_a_change_too_many_fails_and_is_not_made_again(monkeypatch: pytest.Monke
         changes[2].result(0)
     simulation.settle(choose)
     assert not any(link.requests for link in simulation.clients[0].links)
+
+
+class Counted(Mapping[str, float]):
+    """Numbers that count how often they are looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, name: str) -> float:
+        return 0.5
+
+    def __iter__(self) -> Iterator[str]:
+        Counted.looked_at += 1
+        return iter(["lr"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_changes_of_a_step_that_come_in_any_order_do_not_have_those_before_it_looked_at_again() -> None:
+    timeline, slots = HyperTimeline(described(1, 1)), 4
+    Counted.looked_at = 0
+    for step in range(100):
+        for slot in (2, 0, 3, 1):
+            timeline.set(step, slot, "", Counted())
+        assert timeline.at(step) == {"": {"lr": 0.5}}
+    assert Counted.looked_at == 100 * slots
 
 
 def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
