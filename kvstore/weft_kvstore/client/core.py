@@ -109,11 +109,11 @@ class ClientCore:
 
     A slot's calls of one key take effect in their order, whatever their priorities. A request is a control message,
     which overtakes data: so it waits until values of its keys that were set before have arrived, and a push of these
-    keys waits for the request. That a step has nothing of some keys waits for their gradients of earlier steps.
+    keys waits for the request.
 
     Invariants: `open` has operations that have begun and not ended, by number, and so in the order of deadlines. Those
     in `outcomes` are not in `open`, and no link sends them again. `_setting` are open operations that set values;
-    `_held` are operations that wait for others, each with their numbers.
+    `_held` are operations that wait for some of these, each with their numbers.
     """
 
     def __init__(
@@ -201,38 +201,21 @@ class ClientCore:
             self.end(operation, None, StoreRefusedError(f"{self.name_of(operation)}: {detail}"))
             return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
-        before = self._before(operation) if self._setting or operation.ends_step is not None else None
-        if before:
-            self._held.append((operation, before))
-            operation.waits_for = dict.fromkeys(shards, "it comes behind what was sent of its keys and has not arrived")
+        if self._setting:
+            keys = set(operation.reads)
+            before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
+            keys.update(operation.sends)
+            before.update(
+                *[numbers for other, numbers in self._held if not keys.isdisjoint((*other.reads, *other.sends))]
+            )
+            if before:
+                self._held.append((operation, before))
+                operation.waits_for = dict.fromkeys(shards, "it comes behind a value that was set and has not arrived")
         if operation.sets:
             self._setting[number] = operation
         if operation.waits_for:
             return
         self._start(operation)
-
-    def _before(self, operation: Operation) -> set[int]:
-        """The numbers of the open operations that have to arrive before it starts."""
-        keys = set(operation.reads)
-        before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
-        if operation.ends_step is not None:
-            pushes = [one for one in self.open.values() if one.pushes is not None and not one.has_arrived]
-            before.update([one.number for one in pushes if not keys.isdisjoint(one.sends)])
-            before.update(*[numbers for other, numbers in self._held if other.ends_step is not None])
-        keys.update(operation.sends)
-        before.update(*[numbers for other, numbers in self._held if not keys.isdisjoint((*other.reads, *other.sends))])
-        return before
-
-    def _start_held(self, number: int) -> None:
-        """An operation has arrived: those that waited for it alone start."""
-        held, self._held = self._held, []
-        for one, before in held:
-            before.discard(number)
-            if before:
-                self._held.append((one, before))
-            elif not one.ended:
-                one.waits_for = {}
-                self._start(one)
 
     def _priority_of(self, operation: Operation) -> int:
         """The priority with which it is sent: none higher than that of an earlier call that still sends one of its
@@ -375,8 +358,6 @@ class ClientCore:
             owner = segment.owner
             if owner.arrived(link.shard, segment.count):
                 self.end(owner, owner.result(), owner.refusal)
-            elif owner.has_arrived and self._held:
-                self._start_held(owner.number)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A segment was refused. One of several calls is sent again, call by call: most of them are right."""
@@ -498,9 +479,15 @@ class ClientCore:
         self.open.pop(operation.number, None)
         if error is not None and operation.pushes is not None and not operation.has_arrived:
             self.failed_pushes.append((operation, operation.pushes, error))
-        self._setting.pop(operation.number, None)
-        if self._held:
-            self._start_held(operation.number)
+        if self._setting.pop(operation.number, None) is not None:
+            held, self._held = self._held, []
+            for one, before in held:
+                before.discard(operation.number)
+                if before:
+                    self._held.append((one, before))
+                elif not one.ended:
+                    one.waits_for = {}
+                    self._start(one)
 
     def end_futures(self) -> None:
         """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits. Where a

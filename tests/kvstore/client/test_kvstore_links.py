@@ -750,22 +750,6 @@ def test_values_in_memory_that_is_not_shared_any_more_break_the_connection_and_n
     assert "Values.at: the shard shares no memory" in str(link.trouble)
 
 
-@pytest.mark.parametrize("pulls", [False, True])
-def test_steps_that_end_without_a_key_come_behind_the_last_push_of_it(*, pulls: bool) -> None:
-    """Which is still under way: else they were too far ahead of it."""
-    made = described(zero("w", (1000,), 1), zero("v", (4,), 1), slots=1)
-    simulation = Simulation(made, LinkSettings(same_host=False, frame_bytes=400, credit_bytes=400))
-    store = simulation.stores[0]
-    ended(simulation, store.pull("w", 0))
-    pushed = store.pushpull(store.key_set(["w"]), 0, [ones(1000)]) if pulls else store.push("w", 0, ones(1000))
-    ends = [store.barrier(0, ["v"]), *[store.barrier(step, ["w", "v"]) for step in range(1, 5)]]
-    (first, *held) = [one for one in simulation.clients[0].open.values() if one.ends_step is not None]
-    assert (first.waits_for, len(simulation.clients[0]._held)) == ({}, len(held))
-    for each in (pushed, *ends):
-        ended(simulation, each)
-    assert np.all(ended(simulation, store.pull("w", 5)) == -1.0)
-
-
 def test_what_another_server_says_before_a_welcome_breaks_the_connection_and_not_the_store() -> None:
     """As a proxy's own page while its shard is away."""
     simulation = Simulation(described(zero("w", (4,), 1), slots=1), LINK)

@@ -194,7 +194,7 @@ def test_what_comes_behind_says_so_where_its_deadline_passes_and_is_not_said_at_
     settle(simulation, Choosing(deaf(0)))
     client = simulation.clients[0]
     waits = client._waits(next(one for one in client.open.values() if one.future is value))
-    assert "it comes behind what was sent of its keys and has not arrived" in waits
+    assert "it comes behind a value that was set and has not arrived" in waits
     client.close("the end")
     simulation._pump()
     assert not [parts for parts in said(simulation) if isinstance(decode_request(parts)[0], Barrier)]
