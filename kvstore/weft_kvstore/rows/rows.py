@@ -180,8 +180,9 @@ def merging(total: list[Rows], gradient: Iterable[Rows]) -> Generator[int, None,
     if len(small) > MOST_PARTS:
         ids, values = map(np.concatenate, zip(*map(own_rows, small), strict=True))
         order = np.argsort(ids)
+        # First, as a large part has zeros for rows that are in a small part before it.
         parts = [part for part in parts if part.values.size > SMALL_ELEMENTS]
-        parts.append(Rows(ids.take(order), taken_rows(values, order)))
+        parts.insert(0, Rows(ids.take(order), taken_rows(values, order)))
         yield values.size
     least, greatest = [np.array([part.ids[end] for part in parts]) for end in (0, -1)]
     for ids, values, _ in gradient:

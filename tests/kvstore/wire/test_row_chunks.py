@@ -171,6 +171,23 @@ def test_small_pushes_of_many_slots_are_few_parts() -> None:
     assert sum(float(own_rows(part)[1].sum()) for part in total) == 300 * 100 * 64
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_of_small_and_large_pushes_in_any_order_are_added_up(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    among, width = 20_000, 8
+    wanted, total = np.zeros((among, width), np.float32), list[Rows]()
+    for _ in range(3 * MOST_PARTS):
+        count = int(draw.choice([20, 20, 20, SMALL_ELEMENTS // width + 1000]))
+        push = Rows(np.sort(draw.choice(among, count, replace=False)), np.ones((count, width), np.float32))
+        wanted[push.ids] += 1
+        total = ended(merging(total, [push]))
+    found = np.zeros_like(wanted)
+    for part in total:
+        ids, values = own_rows(part)
+        found[ids] += values
+    assert np.array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("counts", [(1000, 10), (10, 1000), (1000, 200), (200, 1000), (1000, 1), (1, 1000)])
 @pytest.mark.parametrize("among", [1000, 1500, 100_000])
 def test_a_few_rows_are_added_to_many_and_many_to_a_few(counts: tuple[int, int], among: int) -> None:
