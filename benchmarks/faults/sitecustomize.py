@@ -113,15 +113,15 @@ def in_client(module: ModuleType) -> None:
 
     plans: dict[int, Plan] = {}
     sockets, one = module.ClientSockets, module.LinkSocket
-    reopen, send, receive = sockets._reopen, one.send, one.receive
+    connect, send, receive = sockets._connect, one.send, one.receive
 
-    def reopened(self: Any, link: Any) -> None:
-        reopen(self, link)
-        made = self._sockets.get(link.shard)
+    def connected(self: Any, link: Any) -> Any:
+        made = connect(self, link)
         if made is not None:
             slot = self.core._slot
             plan = plans.get(slot) or plans.setdefault(slot, Plan("worker", slot))
-            made.faults = plan, link.shard, self._endpoints[link.shard], Noise(plan), Noise(plan), deque()
+            made.faults = plan, link.shard, made.socket.last_endpoint.decode(), Noise(plan), Noise(plan), deque()
+        return made
 
     def sent(self: Any, parts: Any) -> bool:
         plan, shard, endpoint, noise, *_ = self.faults
@@ -140,7 +140,7 @@ def in_client(module: ModuleType) -> None:
             is_readable = False
         return come.popleft() if come else None
 
-    sockets._reopen, one.send, one.receive = reopened, sent, received
+    sockets._connect, one.send, one.receive = connected, sent, received
 
 
 def in_shard(module: ModuleType) -> None:

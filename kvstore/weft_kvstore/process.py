@@ -186,12 +186,13 @@ class Wakeup:
 
     def wake(self) -> None:
         with self._lock:  # A descriptor that is closed meanwhile may be another's by then.
-            if self._is_closed:
-                return  # Nobody waits any more.
-            try:  # noqa: SIM105  # a third of the time
-                self._write.send(b"\0")
+            try:
+                if not self._is_closed:
+                    self._write.send(b"\0")
             except BlockingIOError:
                 pass  # It is full of wakes already.
+        if self._is_closed:
+            self.close()
 
     def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -199,10 +200,15 @@ class Wakeup:
                 pass
 
     def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            self._read.close()
-            self._write.close()
+        """Does not wait: a signal's handler that waits for whoever closes it may have come in the middle of `wake`,
+        which closes it then."""
+        self._is_closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._read.close()
+                self._write.close()
+            finally:
+                self._lock.release()
 
 
 # --- A thread for callbacks, which are the user's ---------------------------------------------------------------------

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
+from store_cluster import WAIT_S
 from weft_kvstore.process import Wakeup
 
 
@@ -59,3 +60,16 @@ def test_a_wake_in_the_middle_of_a_close_does_no_harm() -> None:
     wakeup.close()
     closing.waking.join()
     assert not failed
+
+
+def test_who_closes_it_does_not_wait_for_who_wakes_and_that_closes_it_then() -> None:
+    """A signal's handler in the middle of `wake` may wait for a thread that closes it."""
+    wakeup = Wakeup()
+    with wakeup._lock:
+        closer = threading.Thread(target=wakeup.close)
+        closer.start()
+        closer.join(WAIT_S)
+        assert not closer.is_alive()
+        assert wakeup.fileno() >= 0
+    wakeup.wake()
+    assert wakeup.fileno() == -1

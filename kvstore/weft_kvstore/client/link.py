@@ -84,8 +84,9 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
 # HANDSHAKE | Refused: the job is not open               | DOWN: the shard is about to open it
 # HANDSHAKE | Refused: the slot is busy, no Welcome yet  | DOWN: the shard is about to forget a process that died
 # HANDSHAKE | it is broken off                           | DOWN
-# HANDSHAKE | nonsense, after an earlier Welcome         | DOWN: it is of a proxy, or of who has the shard's address
-# HANDSHAKE | the keys do not fit                        | REFUSED
+# HANDSHAKE | nonsense, or another kind of link, after   | DOWN: it is of a proxy, or of who has the shard's address
+#           | an earlier Welcome                         |
+# HANDSHAKE | the keys do not fit, or the kind of link   | REFUSED
 # OPEN      | the time of a ping                         | a Ping
 # both      | disconnected, or no Hello is known         | DOWN; the time to try again doubles
 # both      | some seconds without a word                | HANDSHAKE, as from DOWN

@@ -280,6 +280,7 @@ class Poller:
         self._leading: Any = threading.RLock()
         self._working: Any = threading.RLock()
         self._failure: BaseException | None = None
+        self._is_released = False
         self._callbacks = Callbacks(f"{name}-callbacks")
         self._followers: list[tuple[StoreFuture[Any], SimpleQueue[None]]] = []
         """The future of each caller that waits and does not lead, and what wakes the caller; the oldest first."""
@@ -450,9 +451,12 @@ class Poller:
     def _work(self, work: Callable[..., bool | None], *arguments: object, blocking: bool = True) -> bool | None:
         """Calls `work` with `_working` held; where another thread holds it, not at all unless `blocking`. An exception
         ends the client, as its state is unknown then. The lock is taken within the `try`, and to release it is the
-        first call behind it: a signal's handler that raises, wherever it does, leaves it free."""
+        first call behind it: a signal's handler that raises, wherever it does, leaves it free. A thread that comes once
+        everything is released works no more, and refuses what others have submitted meanwhile."""
         try:
-            return work(*arguments) if self._working.acquire(blocking) else None
+            if not self._working.acquire(blocking):
+                return None
+            return True if self._is_released else work(*arguments)
         except BaseException as error:
             has_begun = self._working._is_owned()
             if has_begun:
@@ -465,6 +469,8 @@ class Poller:
                 self._working.release()
             except RuntimeError:
                 pass  # Another thread has it.
+            if self._is_released:
+                self._refuse_submitted()
 
     def _send(self) -> None:
         """Begins what was submitted, and sends at most `BURST_BYTES` of frames; all of them if the last call pulls, as
@@ -524,7 +530,8 @@ class Poller:
         self._thread_wait.wake()
 
     def _refuse_submitted(self) -> None:
-        """Fails what was submitted to a client that ends. Where another thread works, the client's thread does that."""
+        """Fails what was submitted to a client that ends. Where another thread works, that one does it afterwards, or
+        the client's thread."""
         sockets = self._sockets
         while sockets.submitted and self._working.acquire(blocking=False):
             try:
@@ -547,6 +554,7 @@ class Poller:
                         sockets.close(str(self.end_reason()))
                         sockets.release()
                     finally:
+                        self._is_released = True
                         sockets.core.end_futures()
         finally:
             self._refuse_submitted()  # Whose callers came meanwhile.

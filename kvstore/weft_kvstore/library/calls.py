@@ -383,7 +383,7 @@ class SlotSteps:
         """With what a key's first calls fail instead, if the step at which the slot begins is not there (in time)."""
         if not isinstance(error, StoreTimeoutError | StoreRefusedError):
             return None
-        hint = f"new shards are at step 0 until one slot calls restore(..., step={self.start})"
+        hint = f"if the shards are new, they are at step 0 until one slot calls restore(..., step={self.start})"
         return type(error)(f"{error}; slot {self._registry.slot} was connected with step={self.start}: {hint}")
 
     def check_steps(self, names: Sequence[str], highest: Array) -> None:

@@ -488,6 +488,32 @@ def test_a_close_ends_the_wait_of_who_leads() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
+def test_a_call_that_comes_while_another_one_finds_the_client_closed_ends() -> None:
+    """The other has the lock, and the client's thread is gone: nobody else would end it."""
+    with two_slots() as (client, _):
+        poller = client._poller
+        client.close()
+        has_it, go_on, acquire = threading.Event(), threading.Event(), poller._working.acquire
+
+        def slowly(blocking: bool = True) -> bool:
+            taken = bool(acquire(blocking))
+            if taken and threading.current_thread() is other:
+                has_it.set()
+                go_on.wait(WAIT_S)
+            return taken
+
+        other = threading.Thread(target=lambda: poller._work(poller._send))
+        with patch.object(poller, "_working", Mock(wraps=poller._working, acquire=slowly)):
+            other.start()
+            assert has_it.wait(WAIT_S)
+            pulled = client.pull("k0", 0)
+            assert not pulled.done()
+            go_on.set()
+            other.join(WAIT_S)
+        with pytest.raises(StoreClosedError, match="the store was closed"):
+            pulled.result(WAIT_S)
+
+
 def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
     handler = signal.getsignal(signal.SIGINT)
     with two_slots() as (one, other):
