@@ -20,16 +20,8 @@ from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.description.form import user_key
 from weft_kvstore.description.records import KeyDescription
-from weft_kvstore.errors import (
-    StoreClosedError,
-    StoreError,
-    StoreRefusedError,
-    StoreTimeoutError,
-)
-from weft_kvstore.futures import (
-    after,
-    joined,
-)
+from weft_kvstore.errors import StoreClosedError, StoreError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.futures import after, joined
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     Outs,
@@ -207,10 +199,10 @@ class SlotSteps:
         """Of each key that the slot pushes, how many steps have begun, by the store's name."""
         self._ended = start
         """So many steps were ended as a whole."""
-        self._failed_ends: deque[dict[int, list[str]]] = deque()
-        """Ends that have failed, and are not in `_to_end` yet: who notes them may not wait for the lock."""
         self._to_end: dict[int, list[str]] = {}
-        """Those of them whose end has failed, with the keys that were not pushed in it."""
+        """Steps that were ended in vain, each with the keys that were not pushed in it: they have to be ended again."""
+        self._failed_ends: deque[dict[int, list[str]]] = deque()
+        """What is not in `_to_end` yet: the thread that ends a future adds it here, as it may not wait for the lock."""
         self.unchecked = set(registry.pushed)
         """Keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
         self._lock = threading.RLock()
@@ -227,8 +219,6 @@ class SlotSteps:
 
     def push(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         """Begins a step of each key. If it raises StoreRefusedError, it has begun none."""
-        if step is not None:
-            check_number(step, f"{self._registry.call(call)}: step")
         with uninterrupted(), self._lock:
             return self._begin(call, names, step, arrays, send)
 
@@ -237,8 +227,6 @@ class SlotSteps:
     ) -> Future[R] | None:
         """The same in one message, whose result are the values after the step; None, and nothing has begun, if the keys
         are at several steps or unchecked, a push has failed, or arrays are being copied from a GPU."""
-        if step is not None:
-            check_number(step, f"{self._registry.call(call)}: step")
         with uninterrupted(), self._lock:
             is_one = self.unchecked.isdisjoint(names) and len({*map(self._counts.__getitem__, names)}) < 2
             if not is_one or self._traffic.under_way or (self._failed and any(self._failed.values())):
@@ -247,8 +235,10 @@ class SlotSteps:
 
     def _begin(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         begun = [*map(self._counts.__getitem__, names)]
-        steps = begun if step is None else [int(step)] * len(names)
+        steps = begun
         if step is not None:
+            check_number(step, f"{self._registry.call(call)}: step")
+            steps = [int(step)] * len(names)
             self._check_given(call, names, int(step))
         elif self._failed:
             self._check_none_refused(call, names, begun)
@@ -363,8 +353,8 @@ class SlotSteps:
                 _log.warning("end_step has to be called again for step %d: %s", min(ended), error)
 
     def change(self, names: Sequence[str], step: int | None, send: Callable[[int], Future[R]]) -> Future[R]:
-        """Hands over a change of these keys' numbers from a step on, which comes before the slot's pushes of that step:
-        by default from the first of which it has pushed nothing."""
+        """Sends a change of these keys' hyper-parameters that holds from `step` on, before the slot's pushes of that
+        step. By default it is the first step of which the slot has pushed nothing."""
         with uninterrupted(), self._lock:
             begun, name = max([(self._counts[one], one) for one in names], default=(0, ""))
             if step is not None and step < begun:
@@ -380,7 +370,7 @@ class SlotSteps:
             raise StoreRefusedError(f"{where}: {step}; this store was connected with step={self.start}")
 
     def not_restored(self, error: BaseException | None) -> StoreError | None:
-        """With what a key's first calls fail instead, if the step at which the slot begins is not there (in time)."""
+        """The error of a key's first calls, with what to do where the shards do not have the slot's first step yet."""
         if not isinstance(error, StoreTimeoutError | StoreRefusedError):
             return None
         hint = f"if the shards are new, they are at step 0 until one slot calls restore(..., step={self.start})"

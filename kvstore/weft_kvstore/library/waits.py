@@ -16,22 +16,8 @@ from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import (
-    StoreClosedError,
-    StoreLostError,
-    StoreRefusedError,
-)
-from weft_kvstore.futures import (
-    StoreFuture,
-    driver_of,
-    error_of,
-    finished,
-    hand_on,
-    joined,
-    nothing,
-    on_end,
-    then,
-)
+from weft_kvstore.errors import StoreClosedError, StoreLostError, StoreRefusedError
+from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, hand_on, joined, nothing, on_end, then
 
 _log = logging.getLogger("weft.store")
 
