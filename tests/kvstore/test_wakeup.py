@@ -34,16 +34,17 @@ def test_a_wake_of_what_is_closed_does_nothing() -> None:
 
 
 class Closing:
-    """An end whose close takes until somebody has tried to wake, or waits for the close."""
+    """An end whose first close takes until somebody has tried to wake, or waits for the close."""
 
     def __init__(self, end: socket.socket, wake: Callable[[], None]) -> None:
-        self._end, self._wake = end, wake
+        self._end = end
+        self.waking = threading.Thread(target=wake)
 
     def close(self) -> None:
         self._end.close()
-        self.waking = threading.Thread(target=self._wake)
-        self.waking.start()
-        self.waking.join(0.1)
+        if self.waking.ident is None:  # A wake of what is closed closes it again.
+            self.waking.start()
+            self.waking.join(0.1)
 
 
 def test_a_wake_in_the_middle_of_a_close_does_no_harm() -> None:
