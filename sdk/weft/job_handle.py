@@ -282,7 +282,8 @@ class JobHandle:
     def load_into(self, module: Any, *, ema: bool = False, strict: bool = True) -> int:
         """Copy the trained values into the PyTorch module that was exported, and return their step.
 
-        Parameters and running statistics are copied by name; other buffers stay. `ema` gives the averages. Nothing is
+        Parameters and running statistics are copied by name. Other buffers keep their values, BatchNorm's
+        `num_batches_tracked` too: PyTorch reads it only with `momentum=None`. `ema` gives the averages. Nothing is
         copied if the names or shapes differ: ArgumentError names them. With `strict=False` parameters that only one
         side has are left out. Raises what `values` raises.
         """

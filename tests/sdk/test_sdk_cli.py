@@ -788,6 +788,21 @@ def test_parameters_are_listed_and_saved(run: Run, tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_file(path)["w"], np.arange(3.0))
 
 
+@pytest.mark.parametrize(
+    ("words", "written"), [(["export"], ".onnx or .safetensors"), (["params", "save"], ".safetensors")]
+)
+def test_a_file_of_another_format_than_its_name_says_is_not_written(
+    run: Run, words: list[str], written: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.pt"
+    script = answers()
+    result = run(script, *words, "job-1", str(path))
+    assert result.exit_code == 2
+    assert f"{path}: weft writes no .pt files: end the name in {written}." in result.stderr
+    assert not script.requests
+    assert not path.exists()
+
+
 def test_a_place_that_cannot_be_written_is_told(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "w.safetensors"
     result = run(answers(job(), values(np.arange(3.0))), "params", "save", "job-1", str(path))

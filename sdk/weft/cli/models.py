@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from weft.api.values import SAFETENSORS
 from weft.cli.model_options import SUFFIX, FileOptions, ModelOptions
-from weft.cli.options import Form, Format, Grouped, JobId, Url, print_json, warn, with_records
+from weft.cli.options import Form, Format, Grouped, JobId, Url, check_suffix, print_json, warn, with_records
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
 from weft.job_handle import JobHandle
@@ -53,7 +53,10 @@ def inspect_(file: ModelFile, *, form: Form = Format.TABLE, model: FileOptions) 
 def export(
     id: JobId,  # noqa: A002 - the argument's name to users
     file: Annotated[
-        Path, typer.Argument(metavar="MODEL.onnx", help="The file to write.", dir_okay=False, show_default=False)
+        Path,
+        typer.Argument(
+            metavar="MODEL.onnx|PARAMETERS.safetensors", help="The file to write.", dir_okay=False, show_default=False
+        ),
     ],
     *,
     outputs: Annotated[
@@ -71,8 +74,9 @@ def export(
     """Write a job's trained model to an ONNX file for inference.
 
     It has the outputs of the submitted model, without loss and target, and the parameters as they are now, also while
-    the job runs. A file name that ends in .safetensors gets the parameters alone.
+    the job runs. A file whose name ends in .safetensors gets the parameters alone.
     """
+    check_suffix(file, SUFFIX, SAFETENSORS)
     with Client(url) as client:
         job = client.job(id)
         if file.suffix == SAFETENSORS:

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import partial
 from json import dumps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 from typer.core import TyperCommand
 
 from weft.client import Client
+from weft.errors import ArgumentError
 from weft.event_stream import Resumption, polled
 from weft.job_handle import JobHandle
 from weft.terminal import Console
@@ -54,6 +56,15 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Prints a sentence that is no answer, to standard error."""
     Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text, style="yellow")
+
+
+def check_suffix(file: Path, *written: str) -> None:
+    """Raises ArgumentError for a file to write whose name says that it is of another format. A name may say none."""
+    if file.suffix not in {"", *written}:
+        raise ArgumentError(
+            f"{file}: weft writes no {file.suffix} files: end the name in {' or '.join(written)}. In Python, "
+            "job.load_into(module) copies the values into a PyTorch module, and job.values() returns arrays"
+        )
 
 
 class Grouped(TyperCommand):

@@ -9,8 +9,9 @@ import numpy as np
 import typer
 
 from weft.api.job import ParameterList
+from weft.api.values import SAFETENSORS
 from weft.cli import render
-from weft.cli.options import Form, Format, JobId, Url, print_json, say
+from weft.cli.options import Form, Format, JobId, Url, check_suffix, print_json, say
 from weft.client import Client
 from weft.errors import ArgumentError, NotFoundError, WeftError
 from weft.job_handle import JobHandle
@@ -82,6 +83,7 @@ def save(
     form: Form = Format.TABLE,
 ) -> None:
     """Write all parameters to a safetensors file."""
+    check_suffix(file, SAFETENSORS)
     with Client(url) as client:
         job = client.job(id)
         step = job.save(file, state=state, ema=ema)
