@@ -143,17 +143,22 @@ class StoreFuture(Future[T]):
                 for waiter in self._waiters:
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 condition.notify_all()
+        interrupted: BaseException | None = None
         while self._hooks and (hook := _taken(self._hooks)) is not None:
             try:
                 hook(self)
             except Exception:  # noqa: BLE001  # a hook's outermost frame, as the standard library has it for callbacks
                 _log.exception("what follows the end of %r failed", self)
+            except BaseException as raised:  # noqa: BLE001  # a signal's handler's: the other hooks are called first
+                interrupted = raised
         driver = self.driver
         if driver is None:
             if self._done_callbacks:
                 self._invoke_callbacks()
         elif driver.waited_for is self or self._done_callbacks:
             driver.ended(self)
+        if interrupted is not None:
+            raise interrupted
 
 
 def _taken(hooks: list[Any]) -> Any:
@@ -211,38 +216,36 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]
     has one.
     """
     result: StoreFuture[R] = StoreFuture(driver_of(*futures))
-    # What is taken out of a list is taken once, by whichever thread is first. Futures keep their callbacks for ever:
-    # so these have no more of one another, nor of values, than is left in the lists.
-    ended = partial(_part_ended, [None] * max(len(futures), 1), [(result, futures, make)], [])
     parts: Sequence[Future[Any]] = futures or [finished(None)]
+    # Futures keep their callbacks for ever: these have no more of one another, nor of values, than is in `left`.
+    ended = partial(_part_ended, list(range(len(parts))), [(result, futures, make)], [])
     for part in parts:
         on_end(part, ended)
     return result
 
 
-def _part_ended(missing: list[None], left: list[Any], errors: list[BaseException], part: Future[Any]) -> None:
-    if (error := error_of(part)) is not None:
-        errors.append(error)
-    missing.pop()
-    if missing:
-        return
+def _part_ended(missing: list[int], left: list[Any], errors: list[BaseException], part: Future[Any]) -> None:
     try:
-        result, futures, make = left.pop()
-    except IndexError:
-        return
-    if errors:
-        result.set_exception(errors[0])
-        return
-    try:
-        made = make([one.result() for one in futures])
-    except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
-        result.set_exception(raised)
-        return
-    if isinstance(made, Future):
-        result.driver = result.driver or driver_of(made)
-        on_end(made, partial(hand_on, result))
-    else:
-        result.set_result(made)
+        if (error := error_of(part)) is not None:
+            errors.append(error)
+        if missing.pop() or not left:  # Of all threads one takes the last, which is 0.
+            return
+        result, futures, make = left[0]
+        if errors:
+            result.set_exception(errors[0])
+        elif isinstance(made := make([one.result() for one in futures]), Future):
+            result.driver = result.driver or driver_of(made)
+            on_end(made, partial(hand_on, result))
+        else:
+            result.set_result(made)
+        left.clear()
+    except BaseException as raised:  # who waits has to hear of it, also where a signal's handler raises here
+        for result, *_ in left:
+            if not result.has_ended:
+                result.set_exception(raised)
+        left.clear()
+        if not isinstance(raised, Exception):
+            raise
 
 
 def finished(value: T) -> StoreFuture[T]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ from weft_kvstore import KVStore, StoreRefusedError
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.form import store_name, user_key
-from weft_kvstore.futures import OtherThread, StoreFuture, finished, joined, then
+from weft_kvstore.futures import OtherThread, StoreFuture, _part_ended, finished, joined, then
 from weft_kvstore.store import Pulled
 
 USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))
@@ -120,6 +123,41 @@ def test_joined_futures_end_with_the_last_and_fail_with_the_first_error() -> Non
     assert joined([], sum).result(0) == 0
     with pytest.raises(ZeroDivisionError):
         joined([finished(0)], lambda found: 1 // found[0]).result(0)
+
+
+class Late(Exception):
+    """Raised by a signal's handler."""
+
+
+@pytest.mark.parametrize("kind", [Late, KeyboardInterrupt])
+def test_joined_futures_end_where_a_signals_handler_raises_at_any_line_of_theirs(kind: type[BaseException]) -> None:
+    """The thread that ends a part may be the main one."""
+    for line in count(2):  # Before the first, it has not begun.
+        part, left = StoreFuture[int](), line
+
+        def at_each_line(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_code is not _part_ended.__code__:
+                return None
+            left -= event == "line"
+            if not left or event == "return":
+                sys.settrace(None)
+            if not left:
+                raise kind
+            return at_each_line
+
+        both = [joined([part], sum), joined([part], sum)]
+        before = sys.gettrace()
+        sys.settrace(at_each_line)
+        try:
+            part.set_result(1)
+        except kind:
+            assert kind is KeyboardInterrupt
+        finally:
+            sys.settrace(before)
+        assert [one.done() for one in both] == [True, True], line
+        if left > 0:
+            return
 
 
 def test_what_follows_a_future_fails_with_it_or_by_itself() -> None:
