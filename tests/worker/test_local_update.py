@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -25,6 +27,7 @@ from weft_kvstore.description.records import KeyDescription, Mode, StoreDescript
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_worker.errors import TaskError
 from weft_worker.local_keys import local_keys_of, on_host
 from weft_worker.local_update import LocalUpdateStore
@@ -252,6 +255,50 @@ def test_a_version_that_does_not_come_about_fails_by_its_name():
     with pytest.raises(StoreTimeoutError, match=r"version 7 of key 'w', .* took over 0\.1 s: it has 'w' at version"):
         bench.store.pull("w", 7).result(WAIT_S)
     bench.store.close()
+
+
+def captured_at(store: LocalUpdateStore, step: int) -> Future[Captured | MissedError]:
+    found: Future[Captured | MissedError] = Future()
+    store.capture(step, found.set_result)
+    return found
+
+
+def test_a_capture_goes_on_while_its_keys_do_and_ends_by_name_where_they_do_not(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("weft_worker.local_update.time", SimpleNamespace(monotonic=lambda: clock.now))
+    bench = Bench(timeout_s=30.0)
+    bench.store.pull("w", 0).result(WAIT_S)
+    found = captured_at(bench.store, 4)
+    for step in range(3):
+        clock.now += 20
+        bench.step(step)
+        for _ in range(2):  # Its thread has looked after the first.
+            bench.store.pull("w", step + 1).result(WAIT_S)
+        assert not found.done()
+    clock.now += 31
+    bench.store.pull("w", 3).result(WAIT_S)
+    told = r"version 4 of key 'w', which this worker updates took over 30 s: it has 'w' at version 3"
+    assert re.fullmatch(told, str(found.result(WAIT_S)))
+    bench.store.close()
+
+
+def test_a_capture_ends_when_the_store_is_closed(bench):
+    bench.store.pull("w", 0).result(WAIT_S)
+    found = captured_at(bench.store, 4)
+    bench.store.close()
+    assert str(found.result(WAIT_S)) == "key 'w', which this worker updates: the store was closed"
+
+
+def test_a_first_value_that_took_too_long_is_asked_for_again(bench):
+    late: Future[Array] = Future()
+    late.set_exception(StoreTimeoutError("slot 0: pull of key 'w': the given value has not been set"))
+    pull = bench.inner.pull
+    bench.inner.pull = lambda *_, **__: late
+    for waiting in (bench.store.pull("w", 0), bench.store.pull("w", 0)):
+        with pytest.raises(StoreTimeoutError, match="has not been set"):
+            waiting.result(WAIT_S)
+    bench.inner.pull = pull
+    np.testing.assert_array_equal(bench.store.pull("w", 0).result(WAIT_S), [1, 1])
 
 
 def test_what_the_store_fails_with_reaches_who_waits_for_the_key(bench):

@@ -294,9 +294,11 @@ def test_a_pull_waits_for_its_version_and_nothing_is_set_for_a_passed_one(store)
 
 
 def test_closing_ends_what_waits(store):
-    later = store.pull("w1", 1)
+    later, captured = store.pull("w1", 1), []
+    store.capture(3, captured.append)
     store.close()
     assert isinstance(later.exception(WAIT_S), StoreLostError)
+    assert [str(one) for one in captured] == ["the store was closed before version 3, at 0"]
 
 
 def test_a_job_without_tables_says_so(store):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -36,20 +36,19 @@ from weft_worker.local_keys import LocalKey, LocalKeys, Updating
 from weft_worker.run_store import RunStore
 
 TIMEOUT_S: Final = 120.0
-"""For a version of a key to come about: above the store's own deadline, whose message says which slots are missing."""
-
-LONGEST_PAUSE_S: Final = 60.0
+"""For a key that somebody waits for to come to its next version: above the store's own deadline, whose message says
+which slots are missing."""
 
 _log = logging.getLogger("weft.worker")
 
 
 @dataclass(eq=False, frozen=True, slots=True)
 class _Wait:
-    """For a version of a key; the future ends while the key is at it."""
+    """For a version of a key; the future ends while the key is at it. `since`: when somebody began to wait."""
 
     key: str
     version: int
-    due_at: float
+    since: float
     future: StoreFuture[None]
 
     def __str__(self) -> str:
@@ -58,12 +57,13 @@ class _Wait:
 
 @dataclass(eq=False, slots=True)
 class _Key:
-    """A key that is updated here. `version` is how many updates it has seen, None before its first value is there;
-    `error` why it will see no more. `waits` are those for later versions."""
+    """A key that is updated here. `version` is how many updates it has seen, None before its first value is there, and
+    `at_it_since` the time of the last; `error` why it will see no more. `waits` are those for later versions."""
 
     described: KeyDescription
     local: LocalKey
     version: int | None = None
+    at_it_since: float = -math.inf
     error: BaseException | None = None
     is_begun: bool = False
     waits: list[_Wait] = field(default_factory=list)
@@ -94,8 +94,8 @@ class LocalUpdateStore:
         self._keys = {name: _Key(key, LocalKey(key, updating, local.seen)) for name, key in local.keys.items()}
         if snapshot is not None:
             self._restore(snapshot)
-        self._open: deque[_Wait] = deque()
-        """Waits in the order of their deadlines, of which some have ended."""
+        self._look_at = time.monotonic() + timeout_s
+        """When to look next whether a wait has taken too long: none can have before."""
         self._numbers = itertools.count()
         self._events: PriorityQueue[tuple[int, int, Callable[[], None]]] = PriorityQueue()
         """What the thread has to do, of urgent keys first, of one key in order."""
@@ -109,8 +109,8 @@ class LocalUpdateStore:
 
     def capture(self, step: int, done: Callable[[Captured | MissedError], None]) -> None:
         """Calls `done` with copies of the keys that this worker updates, and of the rule's arrays, at version `step`,
-        once all of them have been at it; it has to be quick. May be called on any thread."""
-        taken = [self._at([name], step, partial(self._parts, key), is_due=False) for name, key in self._keys.items()]
+        once all of them have been at it; or with why they will not. It has to be quick. May be called on any thread."""
+        taken = [self._at([name], step, partial(self._parts, key)) for name, key in self._keys.items()]
         whole = joined(taken, lambda found: [*itertools.chain.from_iterable(found)])
 
         def end(_: Future[list[Part]]) -> None:
@@ -176,20 +176,15 @@ class LocalUpdateStore:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _at(
-        self, keys: Sequence[str], version: int, make: Callable[[], Any], *, is_due: bool = True
-    ) -> StoreFuture[Any]:
+    def _at(self, keys: Sequence[str], version: int, make: Callable[[], Any]) -> StoreFuture[Any]:
         """Ends with what `make` gives, or as the future that it gives does. It is called on the thread, once each of
-        the keys has been at the version and while the last one is. Where it `is_due`, that has a deadline."""
-        due_at = time.monotonic() + self._timeout_s
-        waits = [_Wait(key, version, due_at, StoreFuture()) for key in keys]
+        the keys has been at the version and while the last one is. A key that sees no update for too long fails it."""
+        now = time.monotonic()
+        waits = [_Wait(key, version, now, StoreFuture()) for key in keys]
         made: StoreFuture[Any] = joined([wait.future for wait in waits], lambda _: make())
-        with self._lock:
-            if self._over is None and is_due:
-                self._open.extend(waits)
-            ends = [wait for wait in waits if not self._put(wait.key, partial(self._look, wait))]
-        for wait in ends:
-            wait.future.set_exception(StoreLostError(f"{wait}: {self._over}"))
+        for wait in waits:
+            if not self._put(wait.key, partial(self._look, wait)):
+                wait.future.set_exception(StoreLostError(f"{wait}: {self._over}"))
         return made
 
     def _put(self, key: str, event: Callable[[], None]) -> bool:
@@ -219,22 +214,34 @@ class LocalUpdateStore:
             _log.exception("the thread that updates has failed")
         with self._lock:
             self._over = reason
-        for wait in self._open:
-            if not wait.future.done():
-                wait.future.set_exception(StoreLostError(f"{wait}: {reason}"))
+        for name in self._keys:
+            self._reach(name, 0, StoreLostError(f"key {name!r}, which this worker updates: {reason}"))
+        with suppress(Empty):
+            while True:  # Of a key that has an error events end waits alone.
+                self._events.get_nowait()[2]()
 
     def _round(self) -> None:
-        pause_s = self._open[0].due_at - time.monotonic() if self._open else LONGEST_PAUSE_S
         with suppress(Empty):
-            event = self._events.get(timeout=min(max(pause_s, 0.0), LONGEST_PAUSE_S))[2]
+            event = self._events.get(timeout=max(self._look_at - time.monotonic(), 0.0))[2]
             # Not while it waits: what another thread captures as a graph may hold nobody else's work.
             with self._updating.device.use():
                 event()
-        while self._open and (self._open[0].future.done() or self._open[0].due_at <= time.monotonic()):
-            wait = self._open.popleft()
-            if not wait.future.done():
-                there = f"it has {wait.key!r} at version {self._keys[wait.key].version}"
-                wait.future.set_exception(StoreTimeoutError(f"{wait} took over {self._timeout_s:g} s: {there}"))
+        if self._look_at <= (now := time.monotonic()):
+            self._end_late(now)
+
+    def _end_late(self, now: float) -> None:
+        """Ends what has waited too long for a key that has seen no update meanwhile."""
+        self._look_at = now + self._timeout_s
+        for key in self._keys.values():
+            waits, key.waits = key.waits, []
+            for wait in waits:
+                due_at = max(wait.since, key.at_it_since) + self._timeout_s
+                if now < due_at:
+                    key.waits.append(wait)
+                    self._look_at = min(self._look_at, due_at)
+                elif not wait.future.done():
+                    there = f"it has {wait.key!r} at version {key.version}"
+                    wait.future.set_exception(StoreTimeoutError(f"{wait} took over {self._timeout_s:g} s: {there}"))
 
     def _look(self, wait: _Wait) -> None:
         """Ends the wait if the key is at its version, or will not be; else it goes on."""
@@ -255,9 +262,14 @@ class LocalUpdateStore:
                 came.add_done_callback(lambda _: self._put(wait.key, lambda: self._first_came(wait.key, came)))
 
     def _first_came(self, name: str, came: Future[Array]) -> None:
-        error = error_of(came)
-        if error is None:
-            self._keys[name].local.begin(came.result())
+        key, error = self._keys[name], error_of(came)
+        if error is None and key.error is None:
+            key.local.begin(came.result())
+        if isinstance(error, StoreTimeoutError):  # It may be set later: who waits again asks again.
+            key.is_begun, waits, key.waits = False, key.waits, []
+            for wait in waits:
+                wait.future.set_exception(error)
+            return
         self._reach(name, 0, error)
 
     def _gradient_came(self, name: str, step: int, came: Future[Array]) -> None:
@@ -278,7 +290,7 @@ class LocalUpdateStore:
         key = self._keys[name]
         key.error = key.error or error
         if key.error is None:
-            key.version = version
+            key.version, key.at_it_since = version, time.monotonic()
         waits, key.waits = key.waits, []
         for wait in waits:
             self._look(wait)

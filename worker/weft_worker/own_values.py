@@ -199,6 +199,9 @@ class OwnStore:
         with self._lock:
             self._closed = True
             waits, self._waits = self._waits, []
+            capture, self._capture = self._capture, None
+        if capture is not None:
+            capture[1](MissedError(f"the store was closed before version {capture[0]}, at {self._version}"))
         for version, key, future, _ in waits:
             future.set_exception(StoreLostError(f"version {version} of key {key!r}: the store was closed"))
         for store in (self._first, self._tables):
