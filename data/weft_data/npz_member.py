@@ -7,24 +7,21 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from tokenize import TokenError
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 
 from weft_data.errors import ColumnRefusedError, FileFormatError
 from weft_data.source import Array, Column
+from weft_graph.literals import parsed_header
 from weft_graph.types import DType
 
 SUFFIX = ".npy"
 HEADER_LIMIT = 4096
 """Bytes of a `.npy` header that are parsed: the longest that a plain array of 64 dimensions needs is below 2 KiB."""
-
-TRIES = 20
-"""How often a header is parsed at most."""
 
 DEFLATE_RATIO = 1032
 """How many bytes one byte of a deflate stream can become at most (zlib, technical details)."""
@@ -89,7 +86,7 @@ def read_member(path: str, file: BinaryIO, archive: zipfile.ZipFile, info: zipfi
         version = npy.read_magic(head)
         if version not in _HEADERS:
             raise ColumnRefusedError(_says(path, name, "is an array of records"), path=path, column=name)
-        shape, fortran, dtype = _parsed(_HEADERS[version], head)
+        shape, fortran, dtype = parsed_header(_HEADERS[version], head, max_header_size=HEADER_LIMIT)
         shape, start = tuple(int(dim) for dim in shape), head.tell()
         column = _column(path, name, shape, dtype)
         declared, there = math.prod(shape) * dtype.itemsize, info.file_size - start
@@ -98,21 +95,6 @@ def read_member(path: str, file: BinaryIO, archive: zipfile.ZipFile, info: zipfi
     except MALFORMED as error:
         raise FileFormatError(_says(path, name, f"cannot be read: {error}"), path=path, column=name) from error
     return NpzMember(info, column, dtype, shape, fortran, start, None if offset is None else offset + start)
-
-
-def _parsed(header: Callable[..., tuple[Any, bool, np.dtype[np.generic]]], head: BinaryIO) -> Any:
-    """(shape, whether in Fortran's order, dtype): what `header` reads.
-
-    It is tried again where CPython mixes up the depths of literals that two threads parse at once: until 3.13 they are
-    counted in one place, and a garbage collection in the middle lets another thread in (SystemError, gh-106905).
-    """
-    start = head.tell()
-    for _ in range(TRIES - 1):
-        try:
-            return header(head, max_header_size=HEADER_LIMIT)
-        except SystemError:
-            head.seek(start)
-    return header(head, max_header_size=HEADER_LIMIT)
 
 
 def _check_sizes(file: BinaryIO, info: zipfile.ZipInfo) -> int | None:

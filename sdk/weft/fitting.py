@@ -25,6 +25,7 @@ from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError, ModuleRefusedError
 from weft.submission import JobArguments, TrainingArguments, check_words, data_of, job_spec, shown_with_keywords_of
 from weft.trained_model import LOSS_MODULE
+from weft_graph.literals import parsed_header
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -369,7 +370,7 @@ def _first_rows(archive: zipfile.ZipFile, name: str) -> Array:
     with archive.open(f"{name}.npy") as member:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, is_fortran, dtype = header(member)
+        shape, is_fortran, dtype = parsed_header(header, member)
         if dtype.hasobject:
             raise ArgumentError(
                 f"column {name!r} holds Python objects, as of rows that are not equally long: make it one array of "

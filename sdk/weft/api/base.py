@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from weft_graph.literals import parsed
+
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
@@ -48,7 +50,7 @@ class Model(BaseModel):
 @cache
 def _docstrings(model: type) -> Mapping[str, str]:
     """Of the fields that the class itself declares."""
-    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    (declared,) = parsed(lambda: ast.parse(textwrap.dedent(inspect.getsource(model)))).body
     assert isinstance(declared, ast.ClassDef)
     return {
         field.target.id: inspect.cleandoc(doc.value.value)
