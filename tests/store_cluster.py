@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from same_host_children import wait_until
 from weft_graph.program import Update
+from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.client.calls import Store
 from weft_kvstore.client.store_client import StoreClient
@@ -150,6 +151,31 @@ def advanced(state: Bucket, first: int, stop: int) -> Iterator[tuple[int, int]]:
     todo = [(first, stop)]
     while (changed := state.advance(todo)) is not None:
         yield changed
+
+
+def watch_added(part: Any, added: Callable[[int, int, int, int], None]) -> None:
+    """Has `added` called with (slot, step, first, stop) of each slot's gradients when they are added up in a bucket or
+    table."""
+    is_added, take = part._is_added, part._take
+
+    def watched(index: int, step: int, segments: Sequence[Segment]) -> None:
+        is_added(index, step, segments)
+        for first, stop, elements in segments:
+            if elements is not None:
+                added(part.spec.slots[index], step, first, stop)
+
+    def watched_take(indices: range, step: int, first: int, stop: int) -> Any:
+        by_arrival = part.spec.merge is Merge.ARRIVAL and part.spec.is_sync
+        for index in part._order(step) if by_arrival else indices:
+            pending = part._waiting[index, step]
+            segments = [pending.part(one, max(one.first, first), min(one.stop, stop)) for one in pending.segments]
+            here = [one for one in segments if one.first < one.stop and part.added[index, one.first] <= step]
+            watched(index, step, here)
+        return take(indices, step, first, stop)
+
+    part._is_added = watched
+    if isinstance(part, Bucket) and part.spec.gate is None:  # It asks only what is added before its step is complete.
+        part._take = watched_take  # type: ignore[method-assign]
 
 
 def ended(steps: Any) -> Any:

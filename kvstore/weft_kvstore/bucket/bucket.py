@@ -299,7 +299,7 @@ class Bucket(PartSteps):
             segments = pending.take(first, stop)
             if not pending.segments:
                 del self._waiting[index, step]
-            if self._gated is not None or self.applied is not None:
+            if self._gated is not None:
                 self._is_added(index, step, [one for one in segments if self.added[index, one.first] <= step])
             layer, before = [], len(contributed)
             for one in segments:

@@ -191,8 +191,6 @@ class PartSteps:
         self.pushed = np.zeros((len(spec.slots), slices), np.bool_)
         self.versions = np.zeros(slices, np.int64)
         self.began_at = np.zeros(slices, np.int64)
-        self.applied: Callable[[int, int, int, int], None] | None = None
-        """Called with (slot, step, first, stop) of each slot's gradients when they are added, where somebody asks."""
         self.reached: Callable[[int, int, int], None] | None = None
         """Called with (version, first, stop) of slices that have come to a version together, where somebody asks."""
         self._waiting: dict[tuple[int, int], PendingSegments] = {}
@@ -340,8 +338,6 @@ class PartSteps:
     def _is_added(self, index: int, step: int, segments: Sequence[Segment]) -> None:
         for first, stop, elements in segments:
             self.pushed[index, first:stop] = elements is not None
-            if self.applied is not None and elements is not None:
-                self.applied(self.spec.slots[index], step, first, stop)
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import advanced, key_of, slices_on, store_of
+from store_cluster import advanced, key_of, slices_on, store_of, watch_added
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Segment, norm_of, ranges_where
 from weft_kvstore.bucket import arrays as bucket_values
@@ -122,7 +122,7 @@ class Play:
         self.given = np.array([is_given(keys[place]) for place, _ in slices_on(part)])
         self.first = values.copy()
         self.state = Bucket(spec, values, self.given.copy())
-        self.state.applied = self._applied
+        watch_added(self.state, self._added)
         self.incarnation = [0] * case.slots
         self.arrived: set[tuple[int, int]] = set()
 
@@ -130,7 +130,7 @@ class Play:
     def slices(self) -> int:
         return self.state.count
 
-    def _applied(self, slot: int, step: int, first: int, stop: int) -> None:
+    def _added(self, slot: int, step: int, first: int, stop: int) -> None:
         self.diary += [(number, slot, step, self.incarnation[slot]) for number in range(first, stop)]
 
     def size(self, number: int) -> int:

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store_cluster import given as given_key
-from store_cluster import key_of, slices_on, store_of
+from store_cluster import key_of, slices_on, store_of, watch_added
 from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
@@ -463,7 +463,7 @@ class Logs:
         for shard, core in enumerate(simulation.shards):
             job = core.job
             for part in job.parts.values():
-                part.applied = self._of_slices(shard, part.spec.number)
+                watch_added(part, self._of_slices(shard, part.spec.number))
 
     def _of_slices(self, shard: int, bucket: int) -> Any:
         def applied(slot: int, step: int, first: int, stop: int) -> None:
