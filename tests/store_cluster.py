@@ -14,6 +14,7 @@ from same_host_children import wait_until
 from weft_graph.program import Update
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.steps import PartSteps, PullWait
 from weft_kvstore.client.calls import Store
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
@@ -153,16 +154,21 @@ def advanced(state: Bucket, first: int, stop: int) -> Iterator[tuple[int, int]]:
         yield changed
 
 
+def open_pulls(part: PartSteps) -> list[PullWait]:
+    """All that wait for a bucket or table, by version, and in the order in which they came."""
+    return [wait for version in part.pulled_versions for _, _, wait in part._pulls[version].values()]
+
+
 def watch_added(part: Any, added: Callable[[int, int, int, int], None]) -> None:
     """Has `added` called with (slot, step, first, stop) of each slot's gradients when they are added up in a bucket or
     table."""
     is_added, take = part._is_added, part._take
 
-    def watched(index: int, step: int, segments: Sequence[Segment]) -> None:
-        is_added(index, step, segments)
+    def watched(index: int, segments: Sequence[Segment]) -> None:
         for first, stop, elements in segments:
             if elements is not None:
-                added(part.spec.slots[index], step, first, stop)
+                added(part.spec.slots[index], int(part.added[index, first]), first, stop)
+        is_added(index, segments)
 
     def watched_take(indices: range, step: int, first: int, stop: int) -> Any:
         by_arrival = part.spec.merge is Merge.ARRIVAL and part.spec.is_sync
@@ -170,7 +176,7 @@ def watch_added(part: Any, added: Callable[[int, int, int, int], None]) -> None:
             pending = part._waiting[index, step]
             segments = [pending.part(one, max(one.first, first), min(one.stop, stop)) for one in pending.segments]
             here = [one for one in segments if one.first < one.stop and part.added[index, one.first] <= step]
-            watched(index, step, here)
+            watched(index, here)
         return take(indices, step, first, stop)
 
     part._is_added = watched

@@ -36,11 +36,6 @@ def bytes_of(array: Array) -> memoryview:
 FEW: Final = 32
 
 
-def greatest(numbers: Array) -> int:
-    """Of some int64 numbers, of any shape."""
-    return max(numbers.ravel().tolist()) if numbers.size <= FEW else int(numbers.max())
-
-
 # --- Sets of numbers as ranges of adjacent ones -----------------------------------------------------------------------
 
 

@@ -237,7 +237,7 @@ class TableState(PartSteps):
     def _take(self, index: int, step: int) -> list[Rows] | None:
         """Removes a slot's gradient, or its word that it has none, which is added or applied from now on."""
         segments = self._waiting.pop((index, step)).segments
-        self._is_added(index, step, segments)
+        self._is_added(index, segments)
         self.added[index] = step + 1
         gradient: list[Rows] | None = segments[0].elements
         return gradient
@@ -338,7 +338,7 @@ class TableState(PartSteps):
         MemoryError."""
         spec, rows, arrays, history = self.spec, self.rows, self.rows.arrays, self.rows.history
         first = None if spec.given else self._made
-        moment = step if spec.is_sync else self.updates
+        moment = step if spec.is_sync else self.updates  # What a row's age is told by.
         at_once = max(min(spec.piece_elements // max(self.layout.width, 1), self.piece_rows), 1)
         at_once = min(at_once, arrays.at_once or at_once)
         behind: list[tuple[Array, Array]] = []
@@ -370,13 +370,13 @@ class TableState(PartSteps):
                 yield
         if history is not None and hyper is not None:
             with spec.rule_runs(step):
-                yield from self._update_all(history, behind, step, hyper)
+                yield from self._update_all(history, behind, moment, hyper)
         if rows.evicts:
             self.updated = []
             yield from rows.boundary(moment + 1)
 
     def _update_all(
-        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int, hyper: Hyper
+        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], moment: int, hyper: Hyper
     ) -> Iterator[None]:
         """Updates rows that have seen all that was before, and brings some of the others closer."""
         arrays, rule = self.rows.arrays, self.spec.rule
@@ -388,12 +388,8 @@ class TableState(PartSteps):
                 yield
         # A row of a growing table that is not here has no past, and one that is to be given has no value.
         comes = self.layout.growth is None and not self.spec.given
-        create = (lambda rows: self.rows.find_or_add(rows, self._moment(step), self._made)) if comes else None
+        create = (lambda rows: self.rows.find_or_add(rows, moment, self._made)) if comes else None
         yield from history.sweep(arrays, self.rows.stop, create)
-
-    def _moment(self, step: int) -> int:
-        """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""
-        return step if self.spec.is_sync else self.updates
 
     # --- Values that are set: at once, or for a version that is still to come
 
@@ -505,9 +501,8 @@ class TableState(PartSteps):
         if only_new:
             ids, values, known = ids[~known], values[~known], known[~known]
         # With standard semantics the state has seen the updates that passed the rows by, but for those never set.
-        numbers = self.rows.find_or_add(
-            ids, self._moment(self.version), None if given or history is None else self._made
-        )
+        moment = self.version if self.spec.is_sync else self.updates
+        numbers = self.rows.find_or_add(ids, moment, None if given or history is None else self._made)
         if history is not None and not only_new:
             if self.spec.state:
                 for _ in history.catch_up(arrays, numbers[known] if given else numbers):

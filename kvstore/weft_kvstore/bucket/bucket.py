@@ -146,7 +146,7 @@ class Bucket(PartSteps):
             last = max(at for at, some in to_add.items() if some)
             total = Gradient(self.bounds, first, stop, layers).total()
             for at, one in enumerate(there):
-                self._is_added(one, step, [each for each in segments[at] if self.added[one, each.first] <= step])
+                self._is_added(one, [each for each in segments[at] if self.added[one, each.first] <= step])
                 self.added[one, first:stop] = step + 1
                 segments[at] = [each if each.elements is None else Segment(*each[:2], ADDED) for each in segments[at]]
             segments[last] = [Segment(first, stop, total)]
@@ -175,13 +175,14 @@ class Bucket(PartSteps):
                 raise PushRefusedError(f"{self._where(slot, version, low)}: {detail}")
         for low, high in new:
             part = pending.part(segment, low, high)
-            self.sets.restore(part, origin, is_value=not number)
             if number:
-                self.update.restore(self.spec.state[number - 1], part)
+                self.update.state[self.spec.state[number - 1]].write(part)
                 continue
+            self.sets.put(part)
             self.begin_steps_at(version, low, high)
             self.update.updates[low:high] = version
             changed.append((low, high))
+        self.sets.known.add(segment.first, segment.stop, origin)
         return changed
 
     def begin_at(
@@ -196,9 +197,9 @@ class Bucket(PartSteps):
         updates made of each slice (slices) int64, and what compression owes to all workers (elements)."""
         if owed is not None:
             self.update.residual(value.first, value.stop)[...] = owed
-        self.sets.restore(value, None, is_value=True)
+        self.sets.put(value)
         for name, segment in state.items():
-            self.update.restore(name, segment)
+            self.update.state[name].write(segment)
         self.update.updates[value.first : value.stop] = updates
         if self.spec.slots:
             self.begin_steps_at(version, value.first, value.stop)
@@ -273,7 +274,7 @@ class Bucket(PartSteps):
             if one.gradient is not None:
                 self.update.with_gradient(one.gradient, one.contributors, step)
             elif self.spec.is_sync:
-                self.update.without_gradient(one.first, one.stop, step)
+                self.update.without_gradient(one.first, one.stop)
         if not self.spec.is_sync:
             self.added[indices.start, at] = step + 1
             self.versions[at] = self.added[:, at].min(axis=0)
@@ -300,7 +301,7 @@ class Bucket(PartSteps):
             if not pending.segments:
                 del self._waiting[index, step]
             if self._gated is not None:
-                self._is_added(index, step, [one for one in segments if self.added[index, one.first] <= step])
+                self._is_added(index, [one for one in segments if self.added[index, one.first] <= step])
             layer, before = [], len(contributed)
             for one in segments:
                 if one.elements is not None:
@@ -389,7 +390,7 @@ class Bucket(PartSteps):
         return bool((self.began_at[first:stop] < version).all())
 
     def lacks_value(self, wait: PullWait, slice_: int) -> bool:
-        return self.sets.lacks(slice_, slice_ + 1)
+        return bool(self.sets.lacking(slice_, slice_ + 1)[0])
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer (stop - first) bool: none that was never set."""

@@ -72,12 +72,8 @@ class BucketSets:
         self.pending: dict[int, PendingSegments] = {}
         self.known = KnownSets()
 
-    def lacks(self, first: int, stop: int) -> bool:
-        """Whether one of these slices was never set, and has no first value."""
-        return bool(self._lacking[first:stop].any())
-
     def lacking(self, first: int, stop: int) -> Array:
-        """Which of these slices were never set (stop - first) bool."""
+        """Which of these slices were never set, and have no first value (stop - first) bool."""
         found: Array = self._lacking[first:stop]
         return found
 
@@ -102,9 +98,12 @@ class BucketSets:
                 at_once, later = now == version, now < version
             else:
                 later = np.zeros(high - low, np.bool_)
-                at_once = ~later if version or not self._spec.slots else self._open(low, high)
+                at_once = ~later
+                if not version and self._spec.slots:
+                    # A first value is given once: a process that starts anew does not undo what was learned since.
+                    at_once = self._lacking[low:high] | ~self._given[low:high]
             for first, stop in ranges_where(at_once, low):
-                self._put(pending.part(segment, first, stop))
+                self.put(pending.part(segment, first, stop))
                 changed.append((first, stop))
             for first, stop in ranges_where(later, low):
                 waiting = self.pending.setdefault(version, PendingSegments(self._values.bounds))
@@ -113,29 +112,18 @@ class BucketSets:
         self.known.add(segment.first, segment.stop, origin)
         return changed
 
-    def restore(self, segment: Segment, origin: Hashable, *, is_value: bool) -> None:
-        """Something of these slices was restored by a call: `is_value`, this is their value."""
-        if is_value:
-            self._put(segment)
-        self.known.add(segment.first, segment.stop, origin)
-
     def reached(self, version: int, first: int, stop: int) -> None:
         """These slices are at a version now: what was set for it holds."""
         waiting = self.pending.get(version)
         if waiting is None:
             return
         for segment in waiting.take(first, stop):
-            self._put(segment)
+            self.put(segment)
         if not waiting:
             del self.pending[version]
 
-    def _open(self, first: int, stop: int) -> Array:
-        """At which slices version 0 can be set where steps go on by themselves (stop - first) bool: a first value is
-        given once, so that a process that starts anew does not undo what was learned since."""
-        found: Array = self._lacking[first:stop] | ~self._given[first:stop]
-        return found
-
-    def _put(self, segment: Segment) -> None:
+    def put(self, segment: Segment) -> None:
+        """These slices have this value now."""
         self._values.write(segment)
         if not self.complete:
             self._lacking[segment.first : segment.stop] = False

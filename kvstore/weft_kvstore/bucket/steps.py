@@ -12,7 +12,7 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays import FEW, Array, Range, Ranges, Segment, greatest, ranges_where
+from weft_kvstore.arrays import FEW, Array, Range, Ranges, Segment, ranges_where
 from weft_kvstore.bucket.arrays import PendingSegments, Pin
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.description.records import Merge, Mode
@@ -112,11 +112,6 @@ class PullWait:
     rows: Any = None
     open: dict[int, Ranges] = field(default_factory=dict)
     dropped: bool = False
-
-    @property
-    def settled(self) -> bool:
-        """Whether the steps of every slot count, where slots go on by themselves."""
-        return self.reading is Reading.SETTLED
 
     def drop(self, parts: Mapping[int, PartSteps]) -> None:
         """It was cancelled, or has failed: nothing is kept for it in its shard's `parts`."""
@@ -335,7 +330,7 @@ class PartSteps:
             return [index for index, of in self._waiting if of == step]
         return range(len(self.spec.slots))
 
-    def _is_added(self, index: int, step: int, segments: Sequence[Segment]) -> None:
+    def _is_added(self, index: int, segments: Sequence[Segment]) -> None:
         for first, stop, elements in segments:
             self.pushed[index, first:stop] = elements is not None
 
@@ -343,11 +338,6 @@ class PartSteps:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
 
     # --- Pulls
-
-    @property
-    def pulls(self) -> list[PullWait]:
-        """All that wait, by version, and in the order in which they came."""
-        return [wait for version in self.pulled_versions for _, _, wait in self._pulls[version].values()]
 
     def add_pull(self, wait: PullWait, first: int = 0, stop: int = 1) -> None:
         """A pull that waits for some of these slices."""
@@ -361,8 +351,8 @@ class PartSteps:
         """The pulls that came for some of these slices, unless for a version that none of them has reached."""
         if not self.pulled_versions:
             return []
-        reached = self.versions if self.spec.is_sync or not self.spec.slots else self.added
-        count = bisect_right(self.pulled_versions, greatest(reached[..., first:stop]))
+        reached = self.versions[None] if self.spec.is_sync or not self.spec.slots else self.added
+        count = bisect_right(self.pulled_versions, max(extremes(reached[:, first:stop])[1]))
         return [
             wait
             for version in self.pulled_versions[:count]
@@ -387,7 +377,7 @@ class PartSteps:
         themselves a slot sees its own steps."""
         if not self.spec.slots:
             return None
-        if self.spec.is_sync or wait.settled:
+        if self.spec.is_sync or wait.reading is Reading.SETTLED:
             found: Array = self.versions[first:stop]
             return found
         index = self.indices.get(wait.slot)
@@ -408,7 +398,8 @@ class PartSteps:
     def _bound(self, wait: PullWait) -> int | None:
         """How many steps of every slot must be applied, whoever asks; None where there is no such bound."""
         spec = self.spec
-        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
+        is_bound = spec.mode is Mode.STALE and spec.slots and wait.reading is not Reading.SETTLED
+        return wait.version - spec.staleness if is_bound else None
 
     def lacks_value(self, wait: PullWait, slice_: int) -> bool:
         """Whether a pull waits at a slice until somebody sets a value."""
@@ -417,9 +408,7 @@ class PartSteps:
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
         """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
         ranges = wait.open.get(self.spec.number)
-        if wait.reading is not Reading.EXACT or ranges is None:
-            return None
-        for low, high in ranges.overlaps(first, stop):
+        for low, high in ranges.overlaps(first, stop) if ranges is not None else ():
             beyond = self.versions[low:high] > wait.version
             if beyond.any():
                 at = low + int(beyond.argmax())
@@ -443,7 +432,7 @@ class PartSteps:
             of, version = list(self.indices.values()), wait.version
             if bound is not None and is_there:
                 version = bound
-            elif not wait.settled:
+            elif wait.reading is not Reading.SETTLED:
                 of = [self.indices[wait.slot]] if wait.slot in self.indices else []
             text, missing = self._behind(slice_, version, of)
         key = spec.key_named(slice_)

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Hyper
-from weft_kvstore.arrays import Array, Segment, ranges_alike
+from weft_kvstore.arrays import Array, ranges_alike
 from weft_kvstore.bucket.arrays import ADDED_ELEMENTS, BucketValues, EncodedValues, Gradient
 from weft_kvstore.bucket.steps import RULE_ERRORS, THE_BARRIER, UpdateSpec
 from weft_kvstore.compression import Codec
@@ -117,11 +117,7 @@ class BucketUpdate:
         assert self.encoded.residual is not None
         return self.encoded.residual[self.values.bounds[first] : self.values.bounds[stop]]
 
-    def restore(self, name: str, segment: Segment) -> None:
-        """Makes this a state array of some slices."""
-        self.state[name].write(segment)
-
-    def without_gradient(self, first: int, stop: int, step: int) -> None:
+    def without_gradient(self, first: int, stop: int) -> None:
         """Nobody had anything for a step: a merged gradient is zero, any other value stays."""
         if self.previous is not None:
             for low, high, weight in self.values.elements(first, stop):

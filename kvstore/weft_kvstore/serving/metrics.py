@@ -105,10 +105,6 @@ class ShardCollector(Collector):
             families[metric].add_metric(labels, number)
         yield from families.values()
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing is collected where it is registered."""
-        return ()
-
 
 END_S: Final = 5.0
 """For the thread that serves metrics to end."""

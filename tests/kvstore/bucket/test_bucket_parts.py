@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_cluster import advanced, constant, key_of, store_of, stores_of
+from store_cluster import advanced, constant, key_of, open_pulls, store_of, stores_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where
@@ -236,7 +236,7 @@ def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
             one.answered(bucket.spec.number, 0, 1)
             bucket.forget_pull(one)
     assert looked == count
-    assert bucket.pulls == []
+    assert open_pulls(bucket) == []
 
 
 def test_a_pull_that_gives_up_is_forgotten_at_once_and_leaves_no_memory_behind() -> None:
@@ -247,7 +247,7 @@ def test_a_pull_that_gives_up_is_forgotten_at_once_and_leaves_no_memory_behind()
         bucket.add_pull(wait)
         if number:
             wait.drop({bucket.spec.number: bucket})
-        assert [one.request for one in bucket.pulls] == [0]
+        assert [one.request for one in open_pulls(bucket)] == [0]
     assert [len(some) for some in bucket._pulls.values()] == [1]
 
 

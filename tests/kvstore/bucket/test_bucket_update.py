@@ -142,7 +142,7 @@ def test_bytes_that_are_on_their_way_stay_as_they_are(rule: Rule) -> None:
     travels = memoryview(held.source.base)
     before = bytes(travels)
     pushed(update, Segment(4, 6, np.ones(4, np.float32)), 2, 0)
-    update.without_gradient(0, 11, 1)
+    update.without_gradient(0, 11)
     assert bytes(travels) == before
     assert flat(update.values).tobytes() != before
     pin.release(0, stop)
@@ -189,7 +189,7 @@ def test_a_mean_is_of_those_who_contributed_and_a_merged_gradient_is_their_sum(d
 def test_where_nobody_had_anything_a_merged_gradient_is_zero_and_other_values_stay(kind: Update, *, left: bool) -> None:
     update = update_of(replace(spec_of(ELEVEN), update=kind))
     before = flat(update.values)
-    update.without_gradient(3, 7, 0)
+    update.without_gradient(3, 7)
     after = before.copy()
     if left:
         after[5:12] = 0

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of, table_of
+from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, open_pulls, served, store_of, table_of
 from store_cluster import given as given_key
 from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, changed_rows, column, hello_of, pull_of, raw_peer
 from store_raw import push_of as a_push
@@ -467,7 +467,7 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         peer.say(Ping())
         peer.hear(Pong)
         job = shard.server._core.job
-        waits = job.table(TABLE).pulls
+        waits = open_pulls(job.table(TABLE))
         assert len(waits) <= 130
         assert all(wait.rows is None for wait in waits if wait.dropped)
         assert [one.ids_bytes for one in shard.server._core.peers.values()] == [0, 0, 0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rule_documents import rule_document
-from store_cluster import constant, key_of, store_of, table_of
+from store_cluster import constant, key_of, open_pulls, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
@@ -129,7 +129,7 @@ def test_pulls_that_are_answered_or_given_up_leave_nothing(version: int) -> None
         shard.say(pull_of(request, 0, version, count=4 << 10))
         shard.say(Cancel([request]))
     (bucket,) = shard.job.buckets.values()
-    assert len(bucket.pulls) <= 64
+    assert len(open_pulls(bucket)) <= 64
     assert not shard.core.work.queue
     assert not shard.core.peers[b"0"].pulls
     assert shard.core.peers[b"0"].outbox.queued_slices == 0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_cluster import constant, ended, store_of, table_of
+from store_cluster import constant, ended, open_pulls, store_of, table_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Array, Segment
 from weft_kvstore.bucket.steps import PullWait
@@ -392,7 +392,7 @@ def ready(state: TableState) -> list[PullWait]:
 
 
 def waiting(state: TableState) -> list[int]:
-    return [one.request for one in state.pulls]
+    return [one.request for one in open_pulls(state)]
 
 
 def test_pulls_that_are_ready_are_taken_in_their_order_and_the_others_stay() -> None:
