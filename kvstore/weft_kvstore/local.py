@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -153,9 +152,7 @@ class LocalStore(LocalSlot):
     def __enter__(self) -> LocalStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _soon(self, work: Callable[[], object]) -> None:

@@ -53,7 +53,6 @@ class ShardCore:
     """A shard's one job, once it is open, and every connection. `boot` is 16 bytes drawn when the process starts."""
 
     def __init__(self, boot: bytes, settings: LinkSettings) -> None:
-        self.settings = settings
         self.links = Links(settings, boot)
         self.peers = self.links.peers
         self.counts = self.links.counts
@@ -94,21 +93,23 @@ class ShardCore:
         self.counts["received_bytes"] += sum(map(len, parts))
         try:
             message, payload, number = decode_request(parts)
+            if isinstance(message, Hello):
+                self.links.hello(identity, message, number, now)
+                return
             peer = self.peers.get(identity)
-            kind = type(message)
-            if peer is None or kind is Hello:
-                if isinstance(message, Hello):
-                    self.links.hello(identity, message, number, now)
-                else:
-                    self.counts["unknown_link_messages"] += 1
-                    self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
+            if peer is None:
+                self.counts["unknown_link_messages"] += 1
+                self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
                 return
             peer.heard = now
             if number == peer.received + 1:
                 peer.received = number
             elif number:  # 0 is not counted.
-                if number > peer.received:
-                    self._miss(peer, number)
+                if number > peer.received:  # Nothing would be in order any more: the client is to begin a new one.
+                    reason = f"message {peer.received + 1} of this connection did not come before message {number}"
+                    _log.info("slot %d: %s; it has to begin a new one", peer.slot, reason)
+                    self.links.disconnect(identity)
+                    self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, reason))
                 return
             if isinstance(message, Push):
                 self._push(peer, message, payload, now)
@@ -120,16 +121,6 @@ class ShardCore:
                 self._handle(peer, message, now)
         except ProtocolError as error:
             self.links.refuse(identity, error)
-
-    def _miss(self, peer: Peer, number: int) -> None:
-        """A message that was sent before this one has not come: what a connection brings would not be in order any
-        more, so the client is to begin a new one."""
-        reason = f"message {peer.received + 1} of this connection did not come before message {number}"
-        _log.info("slot %d: %s; it has to begin a new one", peer.slot, reason)
-        identity = peer.identity
-        assert identity is not None
-        self.links.disconnect(identity)
-        self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, reason))
 
     def _handle(self, peer: Peer, message: Request, now: float) -> None:
         match message:
@@ -220,14 +211,14 @@ class ShardCore:
 
     def _rows(self, peer: Peer, segment: PushSegment) -> None:
         """Gradients of rows, or ids of a pull, or both in one."""
-        wait, shard = peer.pulls.get(segment.request), peer.shard
+        wait = peer.pulls.get(segment.request)
         rows: AskedRows | None = None if wait is None else wait.rows
         before = 0 if rows is None else rows.nbytes
         if segment.payload_kind == PayloadKind.GRADIENT:
             wait = wait if rows is not None and rows.are_pushed else None
-            self.work.push_rows(shard, peer.slot, segment, wait)
-        elif wait is not None:  # Else it was cancelled meanwhile.
-            self.work.ask_ids(shard, wait, segment)
+        elif wait is None:  # It was cancelled meanwhile.
+            return
+        self.work.rows(peer.shard, peer.slot, segment, wait)
         if wait is None or rows is None:
             return
         peer.ids_bytes += rows.nbytes - before
@@ -323,8 +314,7 @@ class ShardCore:
     def _answer_measures(self, shard: JobShard, step: int) -> None:
         """Answers who has asked of a step, if it is measured."""
         found = shard.step_gate("Measure").measured(step)
-        scale = None if found is None else found.loss_scale
-        if found is None or scale is None:
+        if found is None or (scale := found.loss_scale) is None:
             return
         for peer in self.peers.values():
             for request in [one for one, of in peer.measures.items() if of == step]:

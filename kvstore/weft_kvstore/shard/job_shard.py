@@ -304,29 +304,20 @@ class JobShard:
         """The first key of a bucket, as which all of its keys are updated."""
         return self.description.keys[self._routing.buckets[number].keys[0]]
 
-    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
-        """What an open pull waits for, in words, and the slots that are missing: none where all was answered."""
+    def waits_for(self, wait: PullWait, among: Collection[int] | None = None) -> tuple[str, list[int]]:
+        """What an open pull waits for, in words, and the slots that are missing: none where all was answered. `among`:
+        only what it waits for of one of these slots. There may be many pulls: only those buckets and tables are looked
+        at then to which such a slot contributes, and all where a gate lets any slot hold them."""
         found = "every slice was answered", list[int]()
         if wait.rows is not None and wait.rows.ids is None:
             found = f"the ids of key {wait.rows.table.spec.key!r} have not all come", []
         for number in wait.open:
-            found = self.parts[number].pull_waits_for(wait)
-            if found[1]:
-                break
-        return found
-
-    def lacks(self, wait: PullWait, absent: Collection[int]) -> tuple[str, list[int]] | None:
-        """What an open pull waits for of slots that are `absent`, and which; None where nothing. There may be many
-        pulls: only those parts are looked at to which such a slot contributes, and all where a gate lets any slot hold
-        them."""
-        every = self.gate is not None
-        for number in wait.open:
             part = self.parts[number]
-            if every or any(slot in absent for slot in part.spec.slots):
-                text, missing = part.pull_waits_for(wait)
-                if lost := [slot for slot in missing if slot in absent]:
-                    return text, lost
-        return None
+            if among is None or self.gate is not None or any(slot in among for slot in part.spec.slots):
+                found = part.pull_waits_for(wait)
+                if any(among is None or slot in among for slot in found[1]):
+                    break
+        return found
 
     def step_waits_for(self, step: int) -> tuple[str, list[int]]:
         """What a step that is not measured waits for. Raises ProtocolError where steps are not committed."""

@@ -82,7 +82,7 @@ class Links:
         connection is answered again, as the answer may be lost."""
         known = self.peers.get(identity)
         if number and known is not None:
-            if known.received == number and known.welcome is not None:
+            if known.received == number:
                 self.outgoing.append((identity, encode(known.welcome, None, number)))
             return
         job = self._admitted(known, hello)
@@ -108,13 +108,13 @@ class Links:
         self._left.pop(slot, None)
         if peer is None:
             peer = self.clients[slot] = Peer(hello, job, self._settings, self.counts)
-        peer.connect(identity, hello, number, now)
+        silence_ms = int(self._settings.silence_s * 1000)
+        welcome = Welcome(hello.session, self._boot, silence_ms, self.listener)
+        peer.connect(identity, hello, welcome, number, now)
         self.peers[identity] = peer
         self.waiting[peer] = None
-        silence_ms = int(self._settings.silence_s * 1000)
-        peer.welcome = Welcome(hello.session, self._boot, silence_ms, self.listener)
         self.welcomed(identity)
-        self.say(identity, peer.welcome)
+        self.say(identity, welcome)
 
     def _admitted(self, same: Peer | None, hello: Hello) -> JobShard | Refused:
         """The job, or why the client that says this Hello may not join it. `same` is the client that its connection has
@@ -204,14 +204,11 @@ class Links:
                 if peer.identity is not None:
                     self.disconnect(peer.identity)
         for peer in self.peers.values() if absent else ():
-            waits = [(request, job.lacks(wait, absent)) for request, wait in peer.pulls.items()]
-            for request, step in peer.measures.items():
-                reason, missing = job.step_waits_for(step)
-                waits.append((request, (reason, [slot for slot in missing if slot in absent])))
-            for request, found in waits:
-                if found is not None and found[1]:
-                    slot = found[1][0]
-                    self.fail(peer, request, FailureCode.LOST, f"slot {slot} {absent[slot]}: {found[0]}")
+            waits = [(request, *job.waits_for(wait, absent)) for request, wait in peer.pulls.items()]
+            waits += [(request, *job.step_waits_for(step)) for request, step in peer.measures.items()]
+            for request, reason, missing in waits:
+                if lost := [one for one in missing if one in absent]:
+                    self.fail(peer, request, FailureCode.LOST, f"slot {lost[0]} {absent[lost[0]]}: {reason}")
 
     def close_job(self, reason: str) -> None:
         """Ends the job: its clients are told the reason, and closed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from weft_kvstore.arrays import FEW, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
@@ -75,15 +75,26 @@ class Merger:
         for first, stop in bucket.push(slot, pushed.step, bucket.segments_of(pushed)):
             self.merge(bucket, first, stop)
 
-    def push_rows(self, shard: JobShard, slot: int, pushed: PushSegment, wait: PullWait | None = None) -> None:
-        """Takes in a segment of chunks of a push of rows; `wait` is a pull of these rows."""
+    def rows(self, shard: JobShard, slot: int, pushed: PushSegment, wait: PullWait | None) -> None:
+        """Takes in a segment of chunks, of a push of rows or of the ids of a pull; `wait` is the pull of these rows,
+        which can be answered once it has all of them."""
         table = shard.tables.get(pushed.bucket) or shard.table(pushed.bucket)
-        if wait is not None and (wait.rows.table is not table or pushed.chunks != (wait.rows.chunks or pushed.chunks)):
+        is_push = pushed.payload_kind == PayloadKind.GRADIENT
+        rows: Any = None if wait is None else wait.rows
+        if wait is not None and (
+            rows is None
+            or rows.table is not table
+            or rows.are_pushed is not is_push
+            or pushed.chunks != (rows.chunks or pushed.chunks)
+        ):
             detail = f"{wait.request} does not ask for {pushed.chunks} chunks of bucket {pushed.bucket}"
             raise ProtocolError(f"Push.request: {detail}")
-        ids, values = table.reader.rows(pushed)
-        is_due = table.push_rows(slot, pushed.step, ids, values, pushed)
-        if wait is not None and wait.rows.add(pushed, table.layout.rows_up, ids):
+        if is_push:
+            ids, values = table.reader.rows(pushed)
+            is_due = table.push_rows(slot, pushed.step, ids, values, pushed)
+        else:
+            ids, is_due = table.reader.ids(pushed), False
+        if wait is not None and rows.add(pushed, table.layout.rows_up if is_push else table.layout.ids_up, ids):
             wait.want(pushed.bucket, 0, 1)
             if is_due:  # It is looked at behind the merge.
                 table.add_pull(wait)
@@ -112,18 +123,6 @@ class Merger:
         for first, stop in part.receive_set(slot, pushed, origin):
             self._answer_range(part, first, stop)
             self.merge(part, first, stop)
-
-    def ask_ids(self, shard: JobShard, wait: PullWait, pushed: PushSegment) -> None:
-        """Takes in a segment of the ids of a pull, which can be answered once it has all of them."""
-        rows = wait.rows
-        if rows is None or rows.table.spec.number != pushed.bucket or rows.are_pushed or pushed.chunks != rows.chunks:
-            raise ProtocolError(
-                f"Push.request: {wait.request} does not ask for {pushed.chunks} chunks of bucket {pushed.bucket}"
-            )
-        table: TableState = rows.table
-        if rows.add(pushed, table.layout.ids_up, table.reader.ids(pushed)):
-            wait.want(pushed.bucket, 0, 1)
-            self._answer_open(wait, table)
 
     def merge_committed(self, shard: JobShard) -> None:
         """A step was committed: buckets and tables that waited for that are merged."""

@@ -105,7 +105,7 @@ class Peer:
         self.most_queued = MAX_QUEUED_COPIES * shard.nbytes + MAX_QUEUED_TABLES * shard.table_bytes
         """Bytes of values that may wait for it."""
 
-    def connect(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
+    def connect(self, identity: bytes, hello: Hello, welcome: Welcome, number: int, now: float) -> None:
         """A connection begins, with its message `number`. The process reads nothing of its last one any more."""
         self.identity: bytes | None = identity
         self.connections.add(identity)
@@ -116,7 +116,7 @@ class Peer:
         """Messages that were sent on this connection: the number of the last one."""
         self.received = number
         """The number of the last message that came on it."""
-        self.welcome: Welcome | None = None
+        self.welcome = welcome
         """What its Hello was answered with."""
         self.acknowledge: list[int] = []
         self.done: list[int] = []

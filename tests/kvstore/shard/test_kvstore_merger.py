@@ -148,7 +148,7 @@ def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     ends = Ends(lambda *_: None)
     segment = PushSegment(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        ends.push_rows(ends.shard, 0, segment)
+        ends.rows(ends.shard, 0, segment, None)
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
         ends.set(ends.shard, 0, segment._replace(payload_kind=PayloadKind.VALUE), "origin")
 
@@ -170,11 +170,11 @@ class Readers(Ends):
         wait = PullWait(None, number, 0, slot=0, state=False, reading=Reading.OWN)
         self.shard.ask(wait, 0, 0, 1, 1)
         ids = np.arange(8)
-        self.ask_ids(self.shard, wait, PushSegment(PayloadKind.IDS, 0, 0, 0, 0, 1, 1, [memoryview(ids.tobytes())]))
+        self.rows(self.shard, 0, PushSegment(PayloadKind.IDS, 0, 0, 0, 0, 1, 1, [memoryview(ids.tobytes())]), wait)
 
     def push_next(self) -> None:
         payload = bytearray(np.arange(8).tobytes() + bytes(64))
-        self.push_rows(self.shard, 0, PushSegment(0, 0, 0, self.table.version, 0, 1, 1, [memoryview(payload)]))
+        self.rows(self.shard, 0, PushSegment(0, 0, 0, self.table.version, 0, 1, 1, [memoryview(payload)]), None)
 
     def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
         for _ in range(3):

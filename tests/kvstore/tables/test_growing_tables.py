@@ -321,11 +321,12 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     wait.rows = AskedRows(table_in(job), chunks)
     run = PushSegment(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes())])
     with pytest.raises(ProtocolError, match=told):
-        merger.ask_ids(job, wait, run)
+        merger.rows(job, 0, run, wait)
     row = np.zeros((len(payload), WIDTH), np.float32)
     values = payload.tobytes() + row.tobytes()
+    run = PushSegment(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, [memoryview(values)])
     with pytest.raises(ProtocolError, match=told):
-        merger.push_rows(job, 0, PushSegment(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, [memoryview(values)]))
+        merger.rows(job, 0, run, None)
     assert table_in(job).rows.count == 0
 
 
