@@ -72,6 +72,8 @@ QUIET_S: Final = 60.0
 MOST_FAILED: Final = 64
 """Failed steps of a key that are remembered, the lowest: versions wait for these first."""
 
+BEHIND: Final = "it comes behind values or ids of an earlier call, which have not arrived"
+
 UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
 
 _SILENT: Final = {
@@ -108,12 +110,12 @@ class ClientCore:
     counts the clients that the slot has had, one after the other.
 
     A slot's calls of one key take effect in their order, whatever their priorities. A request is a control message,
-    which overtakes data: so it waits until values of its keys that were set before have arrived, and a push of these
-    keys waits for the request.
+    which overtakes data: so it waits until values of its keys that were set before have arrived, and the end of a step
+    until the ids of rows that were pulled before have; a push of these keys waits for the request.
 
     Invariants: `open` has operations that have begun and not ended, by number, and so in the order of deadlines. Those
     in `outcomes` are not in `open`, and no link sends them again. `_setting` are open operations that set values;
-    `_held` are operations that wait for some of these, each with their numbers.
+    `_held` are operations that wait for others, each with their numbers.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class ClientCore:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
         number = self._number = operation.number = self._number + 1
-        if operation.sends and (operation.priority or self._sent_last):
+        if (operation.sends or operation.is_of_rows) and (operation.priority or self._sent_last):
             operation.priority = self._priority_of(operation)
         operation.due_at = now + self._timeout_s
         self.open[number] = operation  # From here on, whatever is raised, `close` ends it.
@@ -201,16 +203,22 @@ class ClientCore:
             self.end(operation, None, StoreRefusedError(f"{self.name_of(operation)}: {detail}"))
             return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
-        if self._setting:
+        if self._setting or self._held or operation.ends_step is not None:
             keys = set(operation.reads)
             before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
+            if operation.ends_step is not None:
+                before.update(
+                    one
+                    for one, other in self.open.items()
+                    if other.is_of_rows and other.is_pull and not (other.has_arrived or keys.isdisjoint(other.reads))
+                )
             keys.update(operation.sends)
             before.update(
                 *[numbers for other, numbers in self._held if not keys.isdisjoint((*other.reads, *other.sends))]
             )
             if before:
                 self._held.append((operation, before))
-                operation.waits_for = dict.fromkeys(shards, "it comes behind a value that was set and has not arrived")
+                operation.waits_for = dict.fromkeys(shards, BEHIND)
         if operation.sets:
             self._setting[number] = operation
         if operation.waits_for:
@@ -218,15 +226,16 @@ class ClientCore:
         self._start(operation)
 
     def _priority_of(self, operation: Operation) -> int:
-        """The priority with which it is sent: none higher than that of an earlier call that still sends one of its
-        keys, which it would overtake."""
+        """The priority with which it is sent: none higher than that of an earlier call that still sends something of
+        one of its keys, which it would overtake. Ids of rows that are pulled are sent too."""
         last = self._sent_last
         if not last:
             for one in self.open.values():
-                last.update(dict.fromkeys(one.sends, (one.number, one.priority)))
-        earlier = [last[key] for key in operation.sends if key in last]
+                last.update(dict.fromkeys(one.sends or (one.reads if one.is_of_rows else ()), (one.number, one.priority)))
+        keys = operation.sends or operation.reads
+        earlier = [last[key] for key in keys if key in last]
         priority = min([operation.priority, *[other for number, other in earlier if number in self.open]])
-        last.update(dict.fromkeys(operation.sends, (operation.number, priority)))
+        last.update(dict.fromkeys(keys, (operation.number, priority)))
         return priority
 
     def _start(self, operation: Operation) -> None:
@@ -358,6 +367,8 @@ class ClientCore:
             owner = segment.owner
             if owner.arrived(link.shard, segment.count):
                 self.end(owner, owner.result(), owner.refusal)
+            elif self._held and owner.has_arrived:
+                self._let_go(owner.number)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A segment was refused. One of several calls is sent again, call by call: most of them are right."""
@@ -413,7 +424,7 @@ class ClientCore:
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""
-        self._setting.clear()
+        self._held.clear()
         for operation in list(self.open.values()):
             self.end(operation, None, StoreClosedError(f"{self.name_of(operation)}: {reason}"))
         self._end_arrived(math.inf)
@@ -479,15 +490,20 @@ class ClientCore:
         self.open.pop(operation.number, None)
         if error is not None and operation.pushes is not None and not operation.has_arrived:
             self.failed_pushes.append((operation, operation.pushes, error))
-        if self._setting.pop(operation.number, None) is not None:
-            held, self._held = self._held, []
-            for one, before in held:
-                before.discard(operation.number)
-                if before:
-                    self._held.append((one, before))
-                elif not one.ended:
-                    one.waits_for = {}
-                    self._start(one)
+        self._setting.pop(operation.number, None)
+        if self._held:
+            self._let_go(operation.number)
+
+    def _let_go(self, number: int) -> None:
+        """What this operation sends has arrived, or it has ended: those that wait for no other begin."""
+        held, self._held = self._held, []
+        for one, before in held:
+            before.discard(number)
+            if before:
+                self._held.append((one, before))
+            elif not one.ended:
+                one.waits_for = {}
+                self._start(one)
 
     def end_futures(self) -> None:
         """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits. Where a

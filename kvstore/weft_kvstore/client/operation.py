@@ -62,6 +62,8 @@ class Operation:
     """The rule's state arrays that are pulled; None: the value."""
     may_be_compressed = False
     """Whether values may come encoded; known once it was prepared."""
+    is_of_rows = False
+    """Whether it is of rows of a table: what it pulls is asked for by ids, which are sent as data."""
     is_partial = False
     """Whether a frame of values brought only some of what a shard has for it."""
 
@@ -417,6 +419,7 @@ class RowOperation(PushPull):
     """Of rows of a table, which it pulls as a new array of a `shape` (n, ...row), or state arrays by name. Ids that are
     sent and wanted, the same array, travel once."""
 
+    is_of_rows = True
     _layout: RowLayout
     _highest = -1
     """The highest version of the rows that have come."""

@@ -197,23 +197,24 @@ class SharedMemory:
         return self._bytes[offset : offset + prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
     def put(self, pieces: Sequence[Sequence[Buffer]]) -> tuple[list[Span], list[bool]] | None:
-        """Where the bytes of a frame are, piece by piece in order, and which pieces lie in arrays that are here. What
-        does not is copied to the staging area, until `free`. None where there is no room, and after `close`."""
+        """Where the bytes of a frame are, piece by piece in order, and of which pieces some lie in arrays that are here.
+        What does not is copied to the staging area, until `free`. None where there is no room, and after `close`."""
         if self.fd < 0:
             return None
         found: list[tuple[int, Array]] = []
         in_place: list[bool] = []
         copied = 0
         for parts in pieces:
-            before = copied
+            lies_here = False
             for part in parts:
                 view = np.frombuffer(part, np.uint8)
                 offset = view.__array_interface__["data"][0] - self._address
                 if not 0 <= offset < self._staging_start:
                     offset = -1
                     copied += view.size
+                lies_here = lies_here or offset >= 0
                 found.append((offset, view))
-            in_place.append(copied == before)
+            in_place.append(lies_here)
         at = self._take(copied) if copied else 0
         if at is None:
             return None
@@ -288,8 +289,8 @@ def _pages(nbytes: int) -> int:
 
 class SharedFrames:
     """The frames that one peer reads in this process's memory, until it says of each that it does so no more, or begins
-    a new connection. `frames` has their spans, and the segments that are arrays there, not copies; `_unread` has these
-    of the frames that have arrived."""
+    a new connection. `frames` has their spans, and the segments that are not copies, but arrays there, or lie beside one;
+    `_unread` has these of the frames that have arrived."""
 
     __slots__ = ("_unread", "frames", "memory")
 

@@ -65,10 +65,12 @@ def everything_is_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wait_until(lambda: arena_maps() <= before[0] and shared_files() <= before[1])
 
 
+SHAPES = {"cut": (40, 33), "small": (7,), "tiny": (), "odd": (129,), "wide": (3, 700)}
+
+
 def keys_of(slots: int) -> StoreDescription:
     """Keys that are cut over both shards, and ones that are not, of lengths that are no whole cache lines."""
-    shapes = {"cut": (40, 33), "small": (7,), "tiny": (), "odd": (129,), "wide": (3, 700)}
-    keys = [key_of(name, shape, slots, priority=at % 3) for at, (name, shape) in enumerate(shapes.items())]
+    keys = [key_of(name, shape, slots, priority=at % 3) for at, (name, shape) in enumerate(SHAPES.items())]
     return store_of([*keys, table_of("t", (50, 4), slots)], slots=slots, shards=2, hyper={"lr": 0.5}, slice_bytes=512)
 
 
@@ -201,18 +203,23 @@ def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.Mo
     assert [value.tobytes() for value in values] == [value.tobytes() for value in expected]
 
 
-def test_a_push_in_place_ends_when_nobody_reads_it_any_more() -> None:
+@pytest.mark.parametrize("other", [None, "odd", "wide"])
+def test_a_push_in_place_ends_when_nobody_reads_it_any_more(other: str | None) -> None:
+    """Also one with an array of the caller's own beside the buffer."""
     with served(keys_of(2)) as (description, shards), clients_of(description, LINK) as clients:
         wait_until_shared(clients)
         buffers = [client.gradient_buffer("cut") for client in clients]
         for slot, buffer in enumerate(buffers):
             buffer[...] = slot + 1
         before = clients[0].pull("cut", 0).result(WAIT_S)
-        first = clients[0].push("cut", 0, buffers[0])
+        names, own = ["cut"], list[np.ndarray]()
+        if other is not None:
+            names, own = ["cut", other], [np.ones(SHAPES[other], np.float32)]
+        first = clients[0].push(names, 0, [buffers[0], *own])
         wait_until(lambda: all(shard.statistics()["received_frames"] for shard in shards))
         clients[0].pull("cut", 0).result(WAIT_S)  # Whatever the shards say of the push has come before.
         assert not first.done()
-        clients[1].push("cut", 0, buffers[1]).result(WAIT_S)
+        clients[1].push(names, 0, [buffers[1], *own]).result(WAIT_S)
         first.result(WAIT_S)
         buffers[0][...] = 1e9
         value = clients[0].pull("cut", 1).result(WAIT_S)

@@ -133,6 +133,39 @@ def test_a_barrier_comes_behind_a_value_of_one_of_its_keys_and_the_next_barrier_
     assert not simulation.clients[0]._held
 
 
+@pytest.mark.parametrize("pulls", ["pull", "pushpull"])
+def test_the_end_of_a_step_comes_behind_the_ids_of_rows_that_were_pulled_before(pulls: str) -> None:
+    """Else the rows would have seen the step after theirs. Acknowledgements are lost, so the ids leave one by one."""
+    simulation, store, other = opened(described())
+    first = 0
+    if pulls == "pull":
+        rows = pull(store, "t", 0)
+    else:
+        first, ids = 1, np.arange(64)
+        gradients = np.ones((64, 4), np.float32)
+        rows = store.pushpull(store.table("t"), 0, gradients, (ids, 64), wanted=(ids.copy(), 64))
+    ended = store.barrier(first, ["t"])
+    for step in range(first + 1):
+        push(other, "t", step)
+    settle(simulation, Choosing(deaf(0)))
+    assert not rows.done()
+    simulation.finish(random.Random(2), rows, ended)
+    assert number_of(rows) == [-2.0 * first]
+    after = pull(store, "t", first + 1)
+    simulation.finish(random.Random(2), after)
+    assert number_of(after) == [-2.0 * first - 1.0]
+    assert not simulation.clients[0]._held
+
+
+@pytest.mark.parametrize(("pulls", "pushes"), [(0, 1), (-1, 0), (-1, 1)])
+def test_no_push_overtakes_the_ids_of_rows_that_were_pulled_before(pulls: int, pushes: int) -> None:
+    simulation, store, _ = opened(described(1))
+    rows = store.pull("t", 0, np.arange(64), priority=pulls)
+    pushed = store.push("t", 0, np.ones((64, 4), np.float32), np.arange(64), priority=pushes)
+    simulation.finish(random.Random(1), rows, pushed)
+    assert number_of(rows) == [0.0]
+
+
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
 @pytest.mark.parametrize("key", ["w", "t", "whole"])
 def test_a_pull_sees_the_value_that_its_slot_has_set_before(key: str, mode: Mode) -> None:
@@ -194,7 +227,7 @@ def test_what_comes_behind_says_so_where_its_deadline_passes_and_is_not_said_at_
     settle(simulation, Choosing(deaf(0)))
     client = simulation.clients[0]
     waits = client._waits(next(one for one in client.open.values() if one.future is value))
-    assert "it comes behind a value that was set and has not arrived" in waits
+    assert "it comes behind values or ids of an earlier call, which have not arrived" in waits
     client.close("the end")
     simulation._pump()
     assert not [parts for parts in said(simulation) if isinstance(decode_request(parts)[0], Barrier)]
