@@ -73,7 +73,13 @@ class Change(NamedTuple):
     numbers: Numbers
 
 
-_step: Final = itemgetter(0)
+Kept: TypeAlias = tuple[dict[str, int], Held, list[Change]]
+Place: TypeAlias = tuple[int, Held]
+
+PLACES_APART: Final = 64
+"""Changes between two of which it is remembered what holds after them."""
+
+_step = _after = itemgetter(0)
 _order: Final = itemgetter(0, 1, 2)
 
 
@@ -84,17 +90,18 @@ class HyperTimeline:
     `count` grows with each change. May be read on any thread while one other changes it.
     """
 
-    __slots__ = ("_description", "_kept", "_last", "_scopes", "count")
+    __slots__ = ("_description", "_kept", "_places", "_scopes", "count")
 
     def __init__(self, description: StoreDescription) -> None:
         self._description = description
         self._scopes: dict[tuple[str, str], HyperScope] = {}
         self.count = 0
-        self._kept: tuple[dict[str, int], Held, list[Change]] = {}, {}, []
+        self._kept: Kept = {}, {}, []
         """The steps from which on changes are known, by key; what holds at these; and the changes since, in order. One
         that is the last in order is added; else all of it is replaced at once."""
-        self._last = self._kept, 0, self._kept[1]
-        """Of these so many changes were looked at, and what holds after them."""
+        self._places: tuple[object, list[Place], Place] = None, [], (0, {})
+        """Of these changes: what holds after every 64th or so that was looked at, in order, and after those that were
+        looked at last. Replaced as a whole."""
 
     def known_from(self, key: str) -> int:
         """The first step of which nothing is forgotten of a key; steps before it have its numbers."""
@@ -124,24 +131,33 @@ class HyperTimeline:
             if first == len(now):
                 now.append(change)
             else:
+                places, last = self._places_of(before)
+                places = places[: bisect_right(places, first, key=_after)]
                 self._kept = known_from, held, [*now[:first], change, *now[stop:]]
-                of, seen, then = self._last
-                if of is before and seen <= first:  # Those are the same in both.
-                    self._last = self._kept, seen, then
+                self._places = self._kept, places, last if last[0] <= first else places[-1]
         self.count += 1
 
     def at(self, step: int) -> Held:
         """What was changed and holds at a step."""
-        kept, (of, first, held) = self._kept, self._last
+        kept = self._kept
+        places, last = self._places_of(kept)
         stop = bisect_right(kept[2], step, key=_step)
-        if of is not kept or stop < first:
-            first, held = 0, kept[1]
+        first, held = places[bisect_right(places, stop, key=_after) - 1]
+        if first < last[0] <= stop:
+            first, held = last
         if first < stop:
             held = dict(held)
-            for one in kept[2][first:stop]:
+            for index, one in enumerate(kept[2][first:stop], first + 1):
                 held[one.key] = {**held.get(one.key, {}), **one.numbers}
-        self._last = kept, stop, held
+                if not index % PLACES_APART and index > places[-1][0]:
+                    places = [*places, (index, dict(held))]
+        self._places = kept, places, (stop, held)
         return held
+
+    def _places_of(self, kept: Kept) -> tuple[list[Place], Place]:
+        of, places, last = self._places
+        first = 0, kept[1]
+        return (places, last) if of is kept else ([first], first)
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
@@ -149,7 +165,10 @@ class HyperTimeline:
         index = bisect_left(now, before, key=_step)
         if index:
             known_from = {**known_from, **{one.key: one.step for one in now[:index]}}
-            self._kept = known_from, self.at(now[index - 1].step), now[index:]
+            held = self.at(now[index - 1].step)
+            places = [(0, held), *[(at - index, then) for at, then in self._places_of(self._kept)[0] if at > index]]
+            self._kept = known_from, held, now[index:]
+            self._places = self._kept, places, places[0]
 
     def keep(self, most: int, before: float = math.inf) -> None:
         """Forgets the earliest changes beyond so many, where each is of another step, and of steps before this one."""

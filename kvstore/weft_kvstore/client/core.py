@@ -231,7 +231,9 @@ class ClientCore:
         last = self._sent_last
         if not last:
             for one in self.open.values():
-                last.update(dict.fromkeys(one.sends or (one.reads if one.is_of_rows else ()), (one.number, one.priority)))
+                last.update(
+                    dict.fromkeys(one.sends or (one.reads if one.is_of_rows else ()), (one.number, one.priority))
+                )
         keys = operation.sends or operation.reads
         earlier = [last[key] for key in keys if key in last]
         priority = min([operation.priority, *[other for number, other in earlier if number in self.open]])

@@ -250,9 +250,13 @@ class GradientEncoders:
         if furthest > step:
             captured(furthest)
             return
+        try:
+            for one in self._encoders.values():
+                one.begin_capture(step)
+        except MemoryError:
+            self._end_capture()
+            raise
         self._captured, self._capture_step = captured, step
-        for one in self._encoders.values():
-            one.begin_capture(step)
         self._finish_capture()
 
     def _finish_capture(self) -> None:

@@ -301,7 +301,8 @@ class Poller:
         submitted = sockets.submitted
         submitted.append(operation)
         if self._failure is not None:
-            self._refuse_submitted()
+            if self._is_released:  # Else the client's thread sends it, with what was submitted before, or refuses it.
+                self._refuse_submitted()
         elif (
             (operation.may_wait or len(sockets.core.open) >= EAGER_CALLS)
             and self.waited_for is None

@@ -266,3 +266,27 @@ def test_without_loss_scaling_nothing_is_divided() -> None:
     encoders = encoders_of(STORE)
     encoders.follow(StepOutcome(0, 1.0, finite=False, loss_scale=4.0))
     assert encoders.scale == 1
+
+
+def test_a_capture_that_finds_no_memory_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
+    copies = iter([np.zeros(0)])
+
+    def no_memory(*_: Any, **__: Any) -> Array:
+        try:
+            return next(copies)
+        except StopIteration:
+            raise MemoryError from None
+
+    captured: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty_like", no_memory)
+        with pytest.raises(MemoryError):
+            encoders.capture(1, captured.append)
+    encode(encoders, keys, 0)
+    encoders.step_ended(0)
+    assert not captured
+    encoders.capture(1, captured.append)
+    assert {name: one.size for name, one in captured[0].items()} == {
+        name: one.size for name, one in encoders.residuals.items()
+    }

@@ -487,7 +487,6 @@ def test_a_close_ends_the_wait_of_who_leads() -> None:
         thread.join()
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_a_call_that_comes_while_another_one_finds_the_client_closed_ends() -> None:
     """The other has the lock, and the client's thread is gone: nobody else would end it."""
     with two_slots() as (client, _):
@@ -514,6 +513,33 @@ def test_a_call_that_comes_while_another_one_finds_the_client_closed_ends() -> N
             pulled.result(WAIT_S)
 
 
+def test_what_was_submitted_before_a_close_is_sent_though_another_call_comes_meanwhile() -> None:
+    with two_slots() as (client, other):
+        poller, go_on = client._poller, threading.Event()
+        release = poller._release
+
+        def late() -> None:
+            go_on.wait(WAIT_S)
+            release()
+
+        with patch.object(poller, "_release", late):
+            poller._begun_at = math.inf  # The push waits for the next call.
+            pushed = client.push("k0", 0, GRADIENT)
+            closer = threading.Thread(target=client.close)
+            closer.start()
+            wait_until(lambda: poller.end_reason() is not None)
+            pulled = client.pull("k0", 0)
+            assert not pushed.done()
+            go_on.set()
+            closer.join(WAIT_S)
+        for one in (pushed, pulled):
+            with pytest.raises(StoreClosedError, match="the store was closed"):
+                one.result(WAIT_S)
+        other.push("k0", 0, GRADIENT).result(WAIT_S)
+        assert other.pull("k0", 1).result(WAIT_S) is not None
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
     handler = signal.getsignal(signal.SIGINT)
     with two_slots() as (one, other):

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -505,6 +506,20 @@ def test_changes_of_a_step_that_come_in_any_order_do_not_have_those_before_it_lo
     assert Counted.looked_at == 100 * slots
 
 
+def test_steps_asked_for_in_turns_do_not_have_all_changes_looked_at_again() -> None:
+    timeline, steps = HyperTimeline(described(1, 1)), 1000
+    for step in range(steps):
+        timeline.set(step, 0, "", Counted())
+        timeline.at(step)
+    Counted.looked_at = 0
+    for step in (steps - 1, steps - 2, steps - 1, steps // 2, steps - 2):
+        timeline.at(step)
+    timeline.forget(10)
+    timeline.set(steps - 1, 0, "", {"lr": 2.0})
+    timeline.at(steps - 1)
+    assert Counted.looked_at < 7 * hyper_module.PLACES_APART
+
+
 def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
     """At every line of a change another thread may read it: what was written piece by piece was an IndexError there."""
     timeline, seen = HyperTimeline(described(1, 1)), []
@@ -577,9 +592,15 @@ def test_a_timeline_is_what_its_changes_say_in_order_of_step_and_slot(
     changes: list[tuple[int, int, str, dict[str, float]]], before: int, kept: int
 ) -> None:
     """In whatever order they come; changes that slot 1 withdraws are not forgotten yet."""
+    with patch.object(hyper_module, "PLACES_APART", 2):
+        _compare(changes, before, kept)
+
+
+def _compare(changes: list[tuple[int, int, str, dict[str, float]]], before: int, kept: int) -> None:
     timeline = HyperTimeline(described(3, 1))
     for step, slot, key, numbers in changes:
         timeline.set(step, slot, key, numbers)
+        timeline.at(before + slot)  # What is remembered of this must not be taken for what holds later.
     for does in ("nothing", "forget", "withdraw"):
         if does == "forget":
             timeline.forget(before)
