@@ -197,8 +197,8 @@ class SharedMemory:
         return self._bytes[offset : offset + prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
     def put(self, pieces: Sequence[Sequence[Buffer]]) -> tuple[list[Span], list[bool]] | None:
-        """Where the bytes of a frame are, piece by piece in order, and of which pieces some lie in arrays that are here.
-        What does not is copied to the staging area, until `free`. None where there is no room, and after `close`."""
+        """Where the bytes of a frame are, piece by piece in order, and of which pieces some lie in arrays that are
+        here. The rest is copied to the staging area, until `free`. None where there is no room, and after `close`."""
         if self.fd < 0:
             return None
         found: list[tuple[int, Array]] = []
@@ -289,8 +289,8 @@ def _pages(nbytes: int) -> int:
 
 class SharedFrames:
     """The frames that one peer reads in this process's memory, until it says of each that it does so no more, or begins
-    a new connection. `frames` has their spans, and the segments that are not copies, but arrays there, or lie beside one;
-    `_unread` has these of the frames that have arrived."""
+    a new connection. `frames` has their spans, and the segments that are arrays there, or sent with one, and not copies
+    alone; `_unread` has these of the frames that have arrived."""
 
     __slots__ = ("_unread", "frames", "memory")
 
