@@ -246,15 +246,13 @@ class Callbacks:
         while not self._ended.empty() and self._running.acquire(blocking=False):
             try:
                 while True:
-                    if (future := self._ended.get(timeout=self._idle_s)) is not None:
-                        self._call_back(future)
+                    if (future := self._ended.get(timeout=self._idle_s)) is None:
+                        continue
+                    try:
+                        future.call_back()
+                    except BaseException:  # noqa: BLE001  # What is no Exception, as SystemExit, ends this one alone.
+                        _log.exception("a callback of %r failed", future)
             except Empty:
                 pass
             finally:
                 self._running.release()
-
-    def _call_back(self, future: Any) -> None:
-        try:
-            future.call_back()
-        except BaseException:  # noqa: BLE001  # What is no Exception, as SystemExit, ends this callback alone.
-            _log.exception("a callback of %r failed", future)

@@ -84,16 +84,15 @@ class AskedRows:
         if self.ids is not None:
             return False
         self.chunks = pushed.chunks
+        parts: Sequence[tuple[Array]] = [(ids,)]
         if pushed.count < pushed.chunks:
             self._parts = self._parts or Chunks(pushed.chunks)
             parts = self._parts.add(pushed.first, pushed.count, chunk_rows, (ids,), "ids of a pull")
-            self.nbytes += ids.nbytes
-            if not parts:
-                return False
-            ids = np.concatenate([one for (one,) in parts])
-        else:
-            self.nbytes += ids.nbytes
-        self.ids, self._parts = ids, None
+        self.nbytes += ids.nbytes
+        if not parts:
+            return False
+        self.ids = ids if len(parts) == 1 else np.concatenate([one for (one,) in parts])
+        self._parts = None
         return True
 
 

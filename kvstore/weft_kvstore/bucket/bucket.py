@@ -82,17 +82,16 @@ class Bucket(PartSteps):
 
     # --- What comes: gradients, that there are none, and values of a step with which a store begins
 
-    def check_range(self, first: int, count: int, named: str) -> None:
-        """Raises ProtocolError for slices that are not here."""
-        if not 0 < count <= self.count - first:
-            detail = f"slices {first} to {first + count - 1} of bucket {self.spec.number}"
-            raise ProtocolError(f"{named}: {detail}; this shard has 0 to {self.count - 1}")
+    def out_of_range(self, first: int, count: int, named: str) -> ProtocolError:
+        """What to raise for slices that are not here."""
+        detail = f"slices {first} to {first + count - 1} of bucket {self.spec.number}"
+        return ProtocolError(f"{named}: {detail}; this shard has 0 to {self.count - 1}")
 
     def segments_of(self, pushed: PushSegment) -> list[Segment]:
         """The elements of a segment; their memory is taken over where it is writable. Raises ProtocolError."""
         first, stop = pushed.first, pushed.first + pushed.count
         if not 0 < pushed.count <= self.count - first:
-            self.check_range(first, pushed.count, "Push.first")
+            raise self.out_of_range(first, pushed.count, "Push.first")
         if self._codec is not None and pushed.payload_kind == PayloadKind.GRADIENT:
             return [Segment(first, stop, self._decoded(self._codec, pushed))]
         bounds, dtype = self.spec.part.bounds, self.update.values.dtype
@@ -262,7 +261,8 @@ class Bucket(PartSteps):
         if gated is None:
             sums = self._take(indices, step, first, stop)
         else:
-            for low, high in ranges_where(gated.step[first:stop] != step, first):
+            is_new: Array = np.logical_or.reduce(self.added[:, first:stop] <= step)
+            for low, high in ranges_where(is_new, first):
                 for one in self._take(indices, step, low, high):
                     gated.measure(step, one)
                 self.added[:, low:high] = step + 1
@@ -363,11 +363,11 @@ class Bucket(PartSteps):
         arrays: Iterable[tuple[BucketValues, int, int, AnswerEntry]]
         if update.previous is not None and self._is_previous(wait, first, stop, version):
             arrays = [(update.previous, first, stop, entry._replace(version=wait.version))]
-        elif wait.compressed and version and not wait.state and update.encoded is not None:
-            arrays = self._encoded(update.encoded, first, stop, entry)
         elif wait.state:
             names = enumerate(self.spec.state)
             arrays = [(update.state[name], first, stop, entry._replace(array=number)) for number, name in names]
+        elif wait.compressed and version and update.encoded is not None:
+            arrays = self._encoded(update.encoded, first, stop, entry)
         else:
             arrays = [(update.values, first, stop, entry)]
         all_priorities, of_call, found = self.spec.part.priorities, wait.priority * CALL_PRIORITY, []

@@ -160,8 +160,7 @@ class StepGate:
 
 
 class GatedSums:
-    """Sums of slices, which begin at `bounds` (elements), of a step that is measured and not committed. `step` (slices)
-    is the last one that was measured of each.
+    """Sums of slices, which begin at `bounds` (elements), of a step that is measured and not committed.
 
     `is_summed`: the squares of the sums count; those of a mean do not. `unscaled`: gradients arrive divided by the loss
     scale."""
@@ -173,7 +172,6 @@ class GatedSums:
         self._bounds = bounds
         self._sums = PendingSegments(bounds)
         self._contributors = np.zeros(len(bounds) - 1, np.int64)
-        self.step = np.full(len(bounds) - 1, -1, np.int64)
 
     def measure(self, step: int, one: SliceSum) -> None:
         """Keeps a sum, and tells the gate the exact sum of its slices' sums of squares, each in float64; None where
@@ -189,7 +187,6 @@ class GatedSums:
                 edges = (self._bounds[first : stop + 1] - self._bounds[first]).tolist()
                 each = [np.square(total[low:high], dtype=np.float64).sum() for low, high in pairwise(edges)]
                 squares = exact_sum(np.array(each))
-        self.step[first:stop] = step
         self._gate.hold(step, squares, stop - first)
 
     def take(self, step: int, first: int, stop: int) -> list[SliceSum] | None:

@@ -194,9 +194,7 @@ class Stragglers:
         self.newest = max(self.newest, step)
         if step <= self._judged or len(self._slots) == 1:
             return
-        at = self._arrived.get(step)
-        if at is None:
-            at = self._arrived[step] = {}
+        at = self._arrived.setdefault(step, {})
         at[slot] = now
         if step - 1 in self._arrived and len(at) == len(self._slots):
             self._judge(step - 1)

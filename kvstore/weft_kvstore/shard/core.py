@@ -84,7 +84,7 @@ class ShardCore:
         """Drops the job, for a reason that its clients are told. Idempotent: one message may fail the job twice."""
         job = self.links.job
         if job is not None:
-            self.work.clear(job)
+            self.work.queue.clear()
             self.links.close_job(reason)
             job.close()
 
@@ -337,8 +337,7 @@ class ShardCore:
 
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
-        if self.work.batch_count:
-            self.work.begin_batch()
+        self.work.batch_count = self.work.batch_bytes = 0
         waiting, self.links.waiting = self.links.waiting, {}
         for peer in waiting:
             peer.write(self.links.outgoing, now)

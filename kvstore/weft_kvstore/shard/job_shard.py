@@ -210,23 +210,18 @@ class JobShard:
             raise StoreError(f"key {key.key!r}: there is no place for its rows: {error}") from error
 
     def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> None:
-        """Takes in an entry of a pull: slices of plain buckets are open in it then.
-
-        A pull of a table waits for `chunks` chunks of ids first, or with 0 for the gradients of the same request; no
-        other pull has any.
-        """
+        """Takes in a pull of a table, which waits for `chunks` chunks of ids first, or with 0 for the gradients of the
+        same request. Raises ProtocolError for slices that are not here, and for what else nobody can ask for."""
         table = self.tables.get(bucket)
-        if table is not None:
-            if chunks:
-                table.reader.check_chunks(chunks, table.layout.ids_up)
-            if wait.entries > 1:
-                raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
-            wait.rows = AskedRows(table, chunks)
-            return
-        if chunks:
+        if table is None and chunks:
             raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
-        self.bucket(bucket).check_range(first, count, "Pull.first")
-        wait.want(bucket, first, first + count)
+        if table is None:
+            raise self.bucket(bucket).out_of_range(first, count, "Pull.first")
+        if chunks:
+            table.reader.check_chunks(chunks, table.layout.ids_up)
+        if wait.entries > 1:
+            raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
+        wait.rows = AskedRows(table, chunks)
 
     def contributed(self, keys: Iterable[int]) -> dict[int, Ranges]:
         """What this shard has of these keys: slices by bucket, or table. Raises ProtocolError."""

@@ -53,18 +53,15 @@ class Merger:
         self.has_merged = False
         """Whether gradients of buckets were merged; `ShardCore.wants_flush` sets it back to False."""
         self._turn = 0
-        self.batch_count = 0
-        self._batch_bytes = 0
+        self.batch_count = self.batch_bytes = 0
+        """Pieces, and bytes of them, since `ShardCore.flush` has set both back to 0."""
         self.stage: WorkStage = "merge"
         """What the last piece was."""
 
     @property
     def batch_is_full(self) -> bool:
-        """Whether enough was worked on since `begin_batch` to fill a frame."""
-        return self.batch_count >= BATCH_UNITS or self._batch_bytes >= BATCH_BYTES
-
-    def begin_batch(self) -> None:
-        self.batch_count = self._batch_bytes = 0
+        """Whether enough was worked on to fill a frame."""
+        return self.batch_count >= BATCH_UNITS or self.batch_bytes >= BATCH_BYTES
 
     # --- What comes. All raise ProtocolError for what the shard does not have, and PushRefusedError where it
     # contradicts what is there; what is refused changes nothing.
@@ -134,20 +131,12 @@ class Merger:
         """Answers what a pull asks of buckets, as far as it can be now; for the rest it waits."""
         for number in list(wait.open):
             self._answer_open(wait, shard.parts[number])
-            if wait.dropped:
-                return
 
     def _answer_open(self, wait: PullWait, part: Bucket | TableState) -> None:
         number = part.spec.number
         self._answer_or_refuse(part, wait, 0, part.count)
         if number in wait.open:
             part.add_pull(wait, *wait.open[number].span)
-
-    def clear(self, shard: JobShard) -> None:
-        """Forgets all work for a job."""
-        self.queue.clear()
-        for table in shard.tables.values():
-            table.to_answer.clear()
 
     def work_once(self) -> bool:
         """The next piece of what is most urgent. True if there was one. A rule that fails ends the job, not the
@@ -158,7 +147,7 @@ class Merger:
         _, _, nbytes, task = entry
         self.stage = "merge"
         self.batch_count += 1
-        self._batch_bytes += nbytes
+        self.batch_bytes += nbytes
         for _ in task:
             heapq.heappush(self.queue, entry)  # It has its place again, before equals that came later.
             break
@@ -218,10 +207,10 @@ class Merger:
 
     def _answer_range(self, part: Bucket | TableState, first: int, stop: int) -> None:
         for wait in part.pulls_of(first, stop):
-            if not wait.dropped:  # An answer may lose the connection of those behind it.
-                self._answer_or_refuse(part, wait, first, stop)
-                if part.spec.number not in wait.open:
-                    part.forget_pull(wait)
+            # An answer may lose the connection of those behind it, which have nothing open then.
+            self._answer_or_refuse(part, wait, first, stop)
+            if part.spec.number not in wait.open:
+                part.forget_pull(wait)
 
     def _answer_or_refuse(self, part: Bucket | TableState, wait: PullWait, first: int, stop: int) -> None:
         for low, high, version in part.ready(wait, first, stop):

@@ -8,7 +8,7 @@ block as the file is written; what changes before that is copied first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -140,8 +140,7 @@ class Capture:
                 # No slice holds the step yet, so nobody has agreed on it: its loss scale is that step's.
                 self._end()
                 scale = None if self._shard.gate is None else self._shard.gate.loss_scale
-                parts = partial(_parts, self._shard, self._views, self._tables, self._shard_thread, self._without)
-                self._done(Captured(parts, scale, lambda: self._shard_thread.soon(self._release), self._since))
+                self._done(Captured(self._parts, scale, lambda: self._shard_thread.soon(self._release), self._since))
         except Exception as error:  # noqa: BLE001  # a callback's outermost frame
             _log.exception("the snapshot of step %d failed on shard %d", self._step, self._shard.shard)
             self._end()
@@ -154,6 +153,48 @@ class Capture:
         self._shard.end_capture = lambda: None
         for part in self._shard.parts.values():
             part.reached = None
+
+    def _parts(self) -> list[Part]:
+        """All that was captured. On any thread but the shard's, until it is released."""
+        found: list[Part] = []
+        for number, of_bucket in self._views.items():
+            bucket = self._shard.buckets[number]
+            for some in of_bucket.values():
+                some.sort(key=lambda view: view[0])
+            for span in bucket.spec.part.spans:
+                key = bucket.spec.keys[span.key_index].key
+                for name, some in of_bucket.items() if key not in self._without else ():
+                    start, bounds = span.start, bucket.bounds
+                    if name == UPDATES:
+                        start, bounds = span.number, np.arange(len(bounds))
+                    pieces = list(_elements_of(some, bounds, span))
+                    size = sum(len(piece) for piece in pieces)
+                    found.append(Part(name, key, start, size, str(pieces[0].dtype), pieces))
+        for number, captured in self._tables.items():
+            found += self._table_parts(self._shard.tables[number], *captured)
+        return found
+
+    def _table_parts(self, table: TableState, rows: RowCapture, marks: Columns) -> Iterator[Part]:
+        """What a shard has of a table, its rows block by block."""
+        key, columns = table.spec.key, table.rows.columns(np.empty(0, np.int64))
+        for name, array in marks.items():
+            yield part_of(name, key, 0, array.reshape(-1))
+        widths = {name: int(np.prod(array.shape[1:])) for name, array in columns.items()}
+        count = a_block(rows.left, sum(widths[name] * array.itemsize for name, array in columns.items()))
+        block: Columns = {}
+
+        def column(name: str) -> Iterator[Array]:
+            """Of the next block, which is taken out when its ids are written: they are its first array."""
+            if name == ROWS:
+                block.update(self._shard_thread.do(lambda: rows.take(count)))
+                block[ROWS] = table.layout.ids_at(table.shard, block[ROWS]).view(np.int64)
+            yield block.pop(name)
+
+        for begin in range(0, rows.left, count):
+            some = min(count, rows.left - begin)
+            yield Part(ROWS, key, begin, some, "int64", column(ROWS))
+            for name, array in columns.items():
+                yield Part(name, key, begin, some * widths[name], str(array.dtype), column(name))
 
     def _release(self) -> None:
         for number, (rows, _) in self._tables.items():
@@ -178,62 +219,12 @@ def _captured(bucket: Bucket, views: Views, first: int, stop: int) -> Iterator[t
     views.setdefault(UPDATES, []).append((first, stop, update.updates[first:stop].copy()))
 
 
-def _parts(
-    shard: JobShard,
-    views: Mapping[int, Views],
-    tables: Mapping[int, tuple[RowCapture, Columns]],
-    shard_thread: OtherThread,
-    without: Collection[str],
-) -> list[Part]:
-    """All that was captured. On any thread but the shard's, until it is released."""
-    found: list[Part] = []
-    for number, of_bucket in views.items():
-        bucket = shard.buckets[number]
-        for some in of_bucket.values():
-            some.sort(key=lambda view: view[0])
-        for span in bucket.spec.part.spans:
-            key = bucket.spec.keys[span.key_index].key
-            for name, some in of_bucket.items() if key not in without else ():
-                start, bounds = span.start, bucket.bounds
-                if name == UPDATES:
-                    start, bounds = span.number, np.arange(len(bounds))
-                pieces = list(_elements_of(some, bounds, span))
-                size = sum(len(piece) for piece in pieces)
-                found.append(Part(name, key, start, size, str(pieces[0].dtype), pieces))
-    for number, captured in tables.items():
-        found += _table_parts(shard.tables[number], *captured, shard_thread)
-    return found
-
-
 def _elements_of(views: Sequence[tuple[int, int, Array]], bounds: Array, span: KeySpan) -> Iterator[Array]:
     """What views have of a span; slice i begins at `bounds[i]`."""
     for low, high, view in views:
         first, stop = max(low, span.first), min(high, span.stop)
         if first < stop:
             yield view[bounds[first] - bounds[low] : bounds[stop] - bounds[low]]
-
-
-def _table_parts(table: TableState, rows: RowCapture, marks: Columns, shard_thread: OtherThread) -> Iterator[Part]:
-    """What a shard has of a table, its rows block by block."""
-    key, columns = table.spec.key, table.rows.columns(np.empty(0, np.int64))
-    for name, array in marks.items():
-        yield part_of(name, key, 0, array.reshape(-1))
-    widths = {name: int(np.prod(array.shape[1:])) for name, array in columns.items()}
-    count = a_block(rows.left, sum(widths[name] * array.itemsize for name, array in columns.items()))
-    block: Columns = {}
-
-    def column(name: str) -> Iterator[Array]:
-        """Of the next block, which is taken out when its ids are written: they are its first array."""
-        if name == ROWS:
-            block.update(shard_thread.do(lambda: rows.take(count)))
-            block[ROWS] = table.layout.ids_at(table.shard, block[ROWS]).view(np.int64)
-        yield block.pop(name)
-
-    for begin in range(0, rows.left, count):
-        some = min(count, rows.left - begin)
-        yield Part(ROWS, key, begin, some, "int64", column(ROWS))
-        for name, array in columns.items():
-            yield Part(name, key, begin, some * widths[name], str(array.dtype), column(name))
 
 
 def all_captured(

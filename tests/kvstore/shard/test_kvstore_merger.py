@@ -58,7 +58,7 @@ class Ends(Merger):
             self.push(self.shard, slot, segment)
 
     def pull(self, wait: PullWait) -> None:
-        self.shard.ask(wait, 0, 0, 1, 0)
+        wait.want(0, 0, 1)
         self.ask(wait, self.shard)
 
     def work(self) -> None:
