@@ -54,7 +54,8 @@ def _outputs(graph: Graph, types: Mapping[str, TensorType], loss: str, metrics: 
             has = ", ".join(map(repr, graph.outputs))
             raise GraphRefusedError(f"{what} is {value!r}, which is no output of the graph; it has {has}", node=value)
         if types[value].rank:
-            raise ShapeError(f"{what} is {value!r}, which is {types[value]}; it must be a scalar", node=value)
+            detail = f"{what} is {value!r}, which is {types[value]}; it must be a scalar, as a mean over the batch is"
+            raise ShapeError(detail, node=value)
     return MappingProxyType(outputs)
 
 

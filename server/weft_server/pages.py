@@ -20,6 +20,7 @@ from weft_server.problems import KINDS, MEDIA_TYPE, ProblemError, problem
 from weft_server.routes.context import Use
 from weft_server.settings import Settings
 
+# No route is a coroutine: to draw the first description takes seconds on a busy machine, and others are answered then.
 router = APIRouter(include_in_schema=False)
 
 _STYLE = """
@@ -40,22 +41,22 @@ def described(audience: Audience, settings: Settings) -> Json:
 
 
 @router.get(PATHS["users"])
-async def openapi(use: Use) -> JSONResponse:
+def openapi(use: Use) -> JSONResponse:
     return JSONResponse(described("users", use.settings))
 
 
 @router.get(PATHS["agents"])
-async def agents_openapi(use: Use) -> JSONResponse:
+def agents_openapi(use: Use) -> JSONResponse:
     return JSONResponse(described("agents", use.settings))
 
 
 @router.get("/docs", response_class=HTMLResponse)
-async def docs(use: Use) -> str:
+def docs(use: Use) -> str:
     return calls_page(described("users", use.settings), PATHS["users"])
 
 
 @router.get("/agents/docs", response_class=HTMLResponse)
-async def agents_docs(use: Use) -> str:
+def agents_docs(use: Use) -> str:
     return calls_page(described("agents", use.settings), PATHS["agents"])
 
 

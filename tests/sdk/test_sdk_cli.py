@@ -770,13 +770,6 @@ def test_a_parameter_for_scripts_has_every_value(run: Run) -> None:
     assert document == {"name": "w", "dtype": "float64", "shape": [3], "step": 12, "values": [0, 1, 2]}
 
 
-def test_an_unknown_parameter_is_answered_by_those_there_are(run: Run) -> None:
-    known = ParameterList(parameters=[ParameterInfo(name="fc.weight", dtype="float32", shape=[2], trainable=True)])
-    result = run(answers(job(), problem(404, "unknown-parameter"), known), "params", "get", "job-1", "w")
-    assert result.exit_code == 1
-    assert result.stderr == "weft: job job-1 has no parameter 'w'; it has fc.weight\n"
-
-
 def test_parameters_are_listed_and_saved(run: Run, tmp_path: Path) -> None:
     known = ParameterList(parameters=[ParameterInfo(name="fc.weight", dtype="float32", shape=[2, 3], trainable=False)])
     out = run(answers(job(), known), "params", "ls", "job-1").stdout

@@ -79,6 +79,7 @@ def test_each_check_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
         ([unavailable], "server", "warn", "no server at"),
         ([problem(503, "not-ready", "the database is away")], "server", "fail", "the database is away"),
         ([READY, httpx.Response(200, text="<html>")], "server", "fail", "no weft server"),
+        ([READY, unavailable, JobPage(jobs=[]), AgentList(agents=[])], "server", "warn", "but slow to say its release"),
         ([READY, OTHER, JobPage(jobs=[]), AgentList(agents=[])], "server", "warn", "release 9.9; here is"),
         ([READY, RELEASE, problem(401, "unauthenticated")], "token", "fail", "the server asks for a token"),
         ([*GOOD, AgentList(agents=[])], "agents", "warn", "no worker is there"),

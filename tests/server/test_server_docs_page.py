@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server_running import running
+from weft_server import pages
+from weft_server.openapi import Audience, describe
 from weft_server.pages import calls_page
 from weft_server.problems import KINDS
 
@@ -26,6 +30,22 @@ def test_every_call_is_shown_and_nothing_is_loaded_from_another_host(tmp_path: P
     assert len(re.findall('<details><summary><span class="method">', shown.text)) == calls
     assert "//" not in "".join(re.findall(r'(?:src|href)="([^"]*)"', shown.text))
     assert "<script" not in shown.text
+
+
+def test_the_server_answers_others_while_it_draws_a_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_loop: list[bool] = []
+
+    def drawn(audience: Audience, **settings: Any) -> Any:
+        on_the_loop.append(asyncio._get_running_loop() is not None)
+        return describe(audience, **settings)
+
+    monkeypatch.setattr(pages, "describe", drawn)
+    with running(tmp_path) as client:
+        for path in ("/openapi.json", "/docs", "/agents/openapi.json", "/agents/docs"):
+            assert client.get(path).status_code == 200
+    assert set(on_the_loop) == {False}
 
 
 def test_each_problem_has_a_page_that_anybody_may_read(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_some_values_can_be_asked_for_by_name(client: httpx.Client, document: di
     assert load(only.content).keys() == {"b"}
     missing = client.get(f"/v1/jobs/{job}/values", params={"name": ["b", "c"]})
     assert (missing.status_code, missing.json()["code"]) == (404, "unknown-parameter")
-    assert "'c'" in missing.json()["detail"]
+    assert missing.json()["detail"] == f"job {job} has no parameter 'c'; it has 'b', 'w'"
 
 
 def test_values_of_a_running_job_are_fetched_from_its_keeper(client: httpx.Client, document: dict[str, Any]) -> None:

@@ -90,10 +90,10 @@ WORKERS = {"workers": 2, "update": "workers"}
 @pytest.mark.parametrize(
     ("changes", "pointer", "says"),
     [
-        ({"clip_norm": 1.0, "parallelism": ASYNC}, "/clip_norm", "sync mode only"),
-        ({"on_nan": "skip", "parallelism": ASYNC}, "/on_nan", "sync mode only"),
+        ({"clip_norm": 1.0, "parallelism": ASYNC}, "/clip_norm", "or use sync mode"),
+        ({"on_nan": "skip", "parallelism": ASYNC}, "/on_nan", "or use sync mode"),
         ({"on_nan": "skip", "parallelism": WORKERS}, "/on_nan", "workers that update cannot skip it"),
-        ({"precision": "float16", "parallelism": ASYNC}, "/precision", "sync mode only"),
+        ({"precision": "float16", "parallelism": ASYNC}, "/precision", "or use sync mode"),
         ({"precision": "float16", "parallelism": WORKERS}, "/precision", "workers that update cannot skip"),
         ({"loss_scale": {}, "parallelism": WORKERS}, "/loss_scale", "workers that update cannot skip"),
         ({"accumulate": 3}, "/accumulate", "2 samples of a step, which cannot be computed in 3 parts"),

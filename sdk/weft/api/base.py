@@ -6,7 +6,7 @@ import ast
 import inspect
 import json
 import math
-import textwrap
+import sys
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
@@ -50,14 +50,19 @@ class Model(BaseModel):
 @cache
 def _docstrings(model: type) -> Mapping[str, str]:
     """Of the fields that the class itself declares."""
-    (declared,) = parsed(lambda: ast.parse(textwrap.dedent(inspect.getsource(model)))).body
-    assert isinstance(declared, ast.ClassDef)
     return {
         field.target.id: inspect.cleandoc(doc.value.value)
-        for field, doc in pairwise(declared.body)
+        for field, doc in pairwise(_classes(model.__module__)[model.__name__].body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant) and isinstance(doc.value.value, str)
     }
+
+
+@cache
+def _classes(module: str) -> Mapping[str, ast.ClassDef]:
+    """Of its source, which is parsed once for all of them."""
+    source = inspect.getsource(sys.modules[module])
+    return {each.name: each for each in ast.walk(parsed(lambda: ast.parse(source))) if isinstance(each, ast.ClassDef)}
 
 
 def one_of(**types: str) -> dict[str, Any]:

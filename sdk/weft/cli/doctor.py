@@ -269,6 +269,8 @@ def _release(client: Client) -> Check:
     client.http.send("GET", "/readyz")
     try:
         theirs = str(client.http.send("GET", "/openapi.json").json()["info"]["version"])
+    except ConnectError:
+        return Check("server", Status.WARN, f"ready at {client.url}, but slow to say its release", "try again")
     except (ValueError, LookupError, TypeError):
         return Check("server", Status.FAIL, f"what answers at {client.url} is no weft server", f"set {URL_VARIABLE}")
     ours = importlib.metadata.version("weft")

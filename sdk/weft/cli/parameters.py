@@ -13,14 +13,9 @@ from weft.api.values import SAFETENSORS
 from weft.cli import render
 from weft.cli.options import Form, Format, JobId, Url, check_suffix, print_json, say
 from weft.client import Client
-from weft.errors import ArgumentError, NotFoundError, WeftError
+from weft.errors import ArgumentError
 from weft.job_handle import JobHandle
 from weft.terminal import Console
-
-
-class NoSuchParameterError(WeftError):
-    """The job has no parameter of that name."""
-
 
 File = Annotated[Path, typer.Argument(metavar="FILE.safetensors", dir_okay=False, show_default=False)]
 SET_HELP = "A number, which fills the parameter, or a .npy file of its shape."
@@ -53,12 +48,7 @@ def get(
 ) -> None:
     """Print the values of one parameter, also while the job runs."""
     with Client(url) as client:
-        job = client.job(id)
-        try:
-            values = job.values([name])
-        except NotFoundError:
-            known = ", ".join(parameter.name for parameter in job.parameters())
-            raise NoSuchParameterError(f"job {job.id} has no parameter {name!r}; it has {known}") from None
+        values = client.job(id).values([name])
     array, out = values[name], Console(soft_wrap=True)
     if form is Format.JSON:
         document = {"name": name, "dtype": array.dtype.name, "shape": array.shape, "step": values.step}

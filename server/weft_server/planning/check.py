@@ -154,7 +154,10 @@ def graph_error(error: GraphError) -> FieldError:
 def _mode_errors(spec: JobSpec) -> Iterator[FieldError]:
     parallelism = spec.parallelism
     if parallelism.update is UpdateBy.WORKERS and parallelism.mode is not Mode.SYNC:
-        detail = "workers update by the merged gradient of a step, which is there in sync mode only"
+        detail = (
+            "workers update by the merged gradient of a step, which async mode does not have: leave it out, or use "
+            "sync mode"
+        )
         yield FieldError(pointer="/parallelism/update", detail=detail)
     if spec.compression is not None and not parallelism.shards:
         detail = "nothing travels in a job without shards: leave it out, or give parallelism.shards, at least 1"
@@ -196,7 +199,7 @@ def _output_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
 def _length_errors(spec: JobSpec, plan: JobPlan) -> Iterator[FieldError]:
     if plan.steps > MOST_STEPS:
         field = "steps" if spec.run.steps else "epochs"
-        yield FieldError(pointer=f"/run/{field}", detail=f"{plan.steps} steps are more than {MOST_STEPS}")
+        yield FieldError(pointer=f"/run/{field}", detail=f"{plan.steps} steps are more than {MOST_STEPS}: give fewer")
 
 
 def _stop_errors(spec: JobSpec) -> Iterator[FieldError]:

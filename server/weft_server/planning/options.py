@@ -24,6 +24,7 @@ from weft_server.refusals import listed
 
 OF_COMMIT = ("gradient_norm", "loss_scale", "skipped_steps")
 """Metrics of jobs whose steps are clipped, scaled or skipped, beside those that the job names."""
+_WIDER = "make it float32 and set `precision`"
 _PLACEMENT = "/parallelism/placement"
 
 
@@ -52,7 +53,10 @@ def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
     """Everything that is wrong with precision, clipping, loss scaling and accumulation."""
     samples = -(-spec.data.batch_size // spec.parallelism.workers)
     if spec.accumulate > samples:
-        detail = f"a worker has {samples} samples of a step, which cannot be computed in {spec.accumulate} parts"
+        detail = (
+            f"a worker has {samples} samples of a step, which cannot be computed in {spec.accumulate} parts: give at "
+            f"most {samples}, or a larger batch_size"
+        )
         yield FieldError(pointer="/accumulate", detail=detail)
     yield from _average_errors(spec, graph)
     commit = commit_of(spec)
@@ -68,16 +72,24 @@ def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
         scaled = "/on_nan"
     pointer = "/clip_norm" if spec.clip_norm is not None else scaled
     if spec.parallelism.mode is not Mode.SYNC:
-        detail = "all workers agree on the gradient of a step before it is applied, which there is in sync mode only"
+        detail = (
+            "it needs the gradient of all workers at each step, which async mode does not have: leave it out, or use "
+            "sync mode"
+        )
         yield FieldError(pointer=pointer, detail=detail)
     if commit.skips and spec.parallelism.update is UpdateBy.WORKERS:
-        detail = "a step whose gradient overflows is skipped by the shards; workers that update cannot skip it"
+        detail = (
+            "a step whose gradient overflows is skipped by the shards; workers that update cannot skip it: leave out "
+            'it or update="workers"'
+        )
         yield FieldError(pointer=scaled, detail=detail)
     if commit.loss_scaling is None:
         return
     for parameter in graph.parameters:
         if parameter.trainable and parameter.type.dtype is DType.FLOAT16:
-            detail = f"parameter {parameter.name!r} is float16: its gradient cannot be divided by a loss scale"
+            detail = (
+                f"parameter {parameter.name!r} is float16: its gradient cannot be divided by a loss scale; {_WIDER}"
+            )
             yield FieldError(pointer=scaled, detail=detail, node=parameter.name)
 
 
@@ -87,11 +99,14 @@ def _average_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
             yield FieldError(pointer="/evaluate_ema", detail="the job keeps no averages; set `ema`")
         return
     if spec.parallelism.update is UpdateBy.WORKERS:
-        detail = "averages are kept by the shards, where the optimizer runs; workers that update keep none"
+        detail = (
+            "averages are kept by the shards, where the optimizer runs; workers that update keep none: leave out "
+            '`ema` or update="workers"'
+        )
         yield FieldError(pointer="/ema", detail=detail)
     for parameter in graph.parameters:
         if parameter.trainable and parameter.type.dtype is DType.FLOAT16:
-            detail = f"parameter {parameter.name!r} is float16, which has too few digits for an average of many steps"
+            detail = f"parameter {parameter.name!r} is float16, too few digits for an average of many steps; {_WIDER}"
             yield FieldError(pointer="/ema", detail=detail, node=parameter.name)
 
 
@@ -188,11 +203,11 @@ def row_errors(spec: JobSpec, source: Description) -> Iterator[FieldError]:
         left_out = "" if data.train else " (all rows, as train is left out)"
         detail = (
             f"evaluation rows {held_out.start} to {held_out.stop} overlap with training rows "
-            f"{train.start} to {train.stop}{left_out}"
+            f"{train.start} to {train.stop}{left_out}: give rows that do not"
         )
         yield FieldError(pointer="/data/evaluate", detail=detail)
     if held_out is None and spec.run.evaluate_every is not None:
-        detail = "there is nothing to evaluate on: data.evaluate is left out"
+        detail = "there is nothing to evaluate on: give data.evaluate rows, or leave evaluate_every out"
         yield FieldError(pointer="/run/evaluate_every", detail=detail)
 
 

@@ -95,7 +95,7 @@ def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -
         told = f"starts with uploaded values of {taken}"
     else:
         anew = "a new optimizer state and new averages" if plan.average else "a new optimizer state"
-        told = f"starts with {taken} of job {source.job}, at step 0 with {anew} (`resume` keeps them)"
+        told = f"starts with {taken} of job {source.job}, at step 0 with {anew} (`weft resume` keeps step and state)"
     if rest:
         return f"{told}; {listed(rest)} {'is' if len(rest) == 1 else 'are'} initialized as the graph says"
     return None if isinstance(source, FromUpload) else told

@@ -9,9 +9,10 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Request, Response
 
 from weft.api.values import STEP_HEADER, ValuesSet
+from weft_graph.spelling import did_you_mean
 from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, OF_JOB, ProblemError, sends
-from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
+from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError, listed
 from weft_server.routes.context import Context, PathId, Use
 from weft_server.routes.documents import BODY, answer, document_answer
 from weft_server.storage.parameter_file import Selection, largest_document
@@ -41,10 +42,14 @@ async def get_values(
     known = {each.name for each in plan.parameters}
     unknown = [each for each in name or [] if each not in known]
     if unknown:
-        detail = f"job {job} has no parameter {', '.join(map(repr, unknown))}"
+        near = did_you_mean(unknown[0], known)
+        detail = f"job {job} has no parameter {listed(unknown)}; it has {listed(sorted(known))}{near}"
         raise ProblemError("unknown-parameter", detail)
     if state and not plan.kept_arrays:
-        raise WrongStateError(f"job {job} was submitted with neither keep_state nor average: no state is kept")
+        raise WrongStateError(
+            f"job {job} was submitted with neither keep_state nor ema, so it keeps no optimizer state and no averages: "
+            "submit it with one of them"
+        )
     found = await use.service.job(job)
     steps = found.progress.step if found.state.is_terminal else plan.steps
     selection, step = await _selection(use, job, steps, partial(Selection, names=name, state=state))
