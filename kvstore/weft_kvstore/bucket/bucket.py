@@ -63,8 +63,9 @@ class Bucket(PartSteps):
         self._sum_dtype = sum_dtype(values.dtype) if is_mean else None
         """In which gradients are added whose mean is wanted."""
         self._gated = None
+        is_unscaled = spec.pushed is not None and spec.pushed.residual
         if spec.gate is not None:
-            self._gated = GatedSums(spec.gate, bounds, is_summed=not is_mean, unscaled=spec.unscaled)
+            self._gated = GatedSums(spec.gate, bounds, is_summed=not is_mean, unscaled=is_unscaled)
         count = len(spec.slots)
         self._adds_early = spec.is_sync and count > KEPT_GRADIENTS
         self._groups = [range(count)] if spec.is_sync and count else [range(one, one + 1) for one in range(count)]
@@ -74,11 +75,6 @@ class Bucket(PartSteps):
     def sets_waiting(self) -> int:
         """Slices that were set for versions that are still to come; may be asked on any thread."""
         return sum(len(pending) for pending in list(self.sets.pending.values()))
-
-    @property
-    def nbytes(self) -> int:
-        """Of the values."""
-        return int(self.spec.part.bounds[-1])
 
     # --- What comes: gradients, that there are none, and values of a step with which a store begins
 
@@ -138,7 +134,10 @@ class Bucket(PartSteps):
         if index not in there or len(there) == len(self.spec.slots):
             return
         segments = [self._waiting[one, step].take(first, stop) for one in there]
-        to_add = {at: [one for one in some if _is_to_add(one)] for at, some in enumerate(segments)}
+        to_add = {
+            at: [one for one in some if one.elements is not None and one.elements is not ADDED]
+            for at, some in enumerate(segments)
+        }
         layers = [[*map(self._widened, some)] for some in to_add.values() if some]
         covered = [sum(one.stop - one.first for one in layer) for layer in layers]
         if len(layers) >= KEPT_GRADIENTS and min(covered) == stop - first:
@@ -176,11 +175,9 @@ class Bucket(PartSteps):
             part = pending.part(segment, low, high)
             if number:
                 self.update.state[self.spec.state[number - 1]].write(part)
-                continue
-            self.sets.put(part)
-            self.begin_steps_at(version, low, high)
-            self.update.updates[low:high] = version
-            changed.append((low, high))
+            else:
+                self.begin_at(version, part, {}, version)
+                changed.append((low, high))
         self.sets.known.add(segment.first, segment.stop, origin)
         return changed
 
@@ -189,11 +186,11 @@ class Bucket(PartSteps):
         version: int,
         value: Segment,
         state: Mapping[str, Segment],
-        updates: Array,
+        updates: Array | int,
         owed: Array | None = None,
     ) -> None:
         """Has slices that nobody has pushed begin at a version: with a value, the rule's arrays by name, the number of
-        updates made of each slice (slices) int64, and what compression owes to all workers (elements)."""
+        updates made of each slice (slices) int64, or of all, and what compression owes to all workers (elements)."""
         if owed is not None:
             self.update.residual(value.first, value.stop)[...] = owed
         self.sets.put(value)
@@ -429,10 +426,6 @@ class Bucket(PartSteps):
 def _is_elsewhere(segment: Segment) -> bool:
     """Whether its elements may be in the memory of another process, which can only be read."""
     return segment.elements is not None and not segment.elements.flags.writeable
-
-
-def _is_to_add(segment: Segment) -> bool:
-    return segment.elements is not None and segment.elements is not ADDED
 
 
 # --- Made from the description ----------------------------------------------------------------------------------------

@@ -64,11 +64,6 @@ class BucketSpec(UpdateSpec):
         """Of a whole key."""
         return tuple(self.keys[self.part.spans[0].key_index].shape)
 
-    @property
-    def unscaled(self) -> bool:
-        """Whether gradients arrive divided by the loss scale."""
-        return self.pushed is not None and self.pushed.residual
-
     def named(self, slice_: int) -> str:
         """The words by which an error names a slice."""
         (span,) = self.part.spans_in(slice_, slice_ + 1)

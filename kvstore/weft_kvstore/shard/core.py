@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from weft_kvstore.arrays import Buffer
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.settings import LinkSettings
@@ -71,7 +73,7 @@ class ShardCore:
             name = self.job.description.job
             raise StoreError(f"this shard serves job {name!r} already; each job has a process of its own")
         if job.gate is not None:
-            job.gate.on_measured = lambda step: self._answer_measures(job, step)
+            job.gate.on_measured = partial(self._answer_measures, job.gate)
         self.links.open(job)
 
     def fail(self, reason: str) -> None:
@@ -299,7 +301,7 @@ class ShardCore:
                 gate = shard.step_gate("Measure")
                 peer.measures[message.request] = message.step
                 gate.arrive(peer.slot, message.step)
-                self._answer_measures(shard, message.step)
+                self._answer_measures(gate, message.step)
                 return
             case Commit():  # It says what all shards measured.
                 if shard.step_gate("Commit").commit(message.step, norm=message.norm, finite=message.finite):
@@ -311,9 +313,9 @@ class ShardCore:
         peer.done.append(message.request)
         self.links.waiting[peer] = None
 
-    def _answer_measures(self, shard: JobShard, step: int) -> None:
+    def _answer_measures(self, gate: StepGate, step: int) -> None:
         """Answers who has asked of a step, if it is measured."""
-        found = shard.step_gate("Measure").measured(step)
+        found = gate.measured(step)
         if found is None or (scale := found.loss_scale) is None:
             return
         for peer in self.peers.values():

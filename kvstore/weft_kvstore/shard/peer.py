@@ -128,7 +128,6 @@ class Peer:
     def disconnect(self) -> None:
         """The connection is gone. What it has not brought waits for the process's next one."""
         self.identity = None
-        self.measures = {}
         self.outbox.requeue()
         self.unrepeated = {*self.pulls, *self.outbox.waiting, *self.failed}
 

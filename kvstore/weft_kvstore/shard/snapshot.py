@@ -8,23 +8,22 @@ block as the file is written; what changes before that is copied first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
-from weft_kvstore.bucket.arrays import Pin
+from weft_kvstore.bucket.arrays import PendingSegments, Pin
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.compression import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.arrays import Columns, RowCapture, a_block
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.sharding import KeySpan
 from weft_kvstore.snapshot_files import (
     GONE,
     ROWS,
@@ -60,10 +59,6 @@ class Captured(NamedTuple):
     since: int | None = None
 
 
-Views: TypeAlias = dict[str, list[tuple[int, int, Array]]]
-"""By array: slices from the first number to before the second, and their elements."""
-
-
 class Capture:
     """What `shard` holds at version `step`, `without` some keys. `done` is called with it on the shard's thread, and
     has to be quick; what it is given is to be released. `since`: of tables only what has changed since the capture at
@@ -86,7 +81,8 @@ class Capture:
         if not shard.tables or not all(table.rows.changes.knows(since) for table in shard.tables.values()):
             since = None
         self._since = since
-        self._views: dict[int, Views] = {number: {} for number in shard.buckets}
+        self._views: dict[int, dict[str, PendingSegments]] = {number: {} for number in shard.buckets}
+        """By bucket and array."""
         self._pins: list[tuple[Pin, int]] = []
         self._tables: dict[int, tuple[RowCapture, Columns]] = {}
         """Rows, and what is known beside them."""
@@ -159,15 +155,11 @@ class Capture:
         found: list[Part] = []
         for number, of_bucket in self._views.items():
             bucket = self._shard.buckets[number]
-            for some in of_bucket.values():
-                some.sort(key=lambda view: view[0])
             for span in bucket.spec.part.spans:
                 key = bucket.spec.keys[span.key_index].key
                 for name, some in of_bucket.items() if key not in self._without else ():
-                    start, bounds = span.start, bucket.bounds
-                    if name == UPDATES:
-                        start, bounds = span.number, np.arange(len(bounds))
-                    pieces = list(_elements_of(some, bounds, span))
+                    start = span.number if name == UPDATES else span.start
+                    pieces = [one.elements for one in some.take(span.first, span.stop)]
                     size = sum(len(piece) for piece in pieces)
                     found.append(Part(name, key, start, size, str(pieces[0].dtype), pieces))
         for number, captured in self._tables.items():
@@ -206,25 +198,20 @@ class Capture:
         self._pins.clear()
 
 
-def _captured(bucket: Bucket, views: Views, first: int, stop: int) -> Iterator[tuple[Pin, int]]:
+def _captured(bucket: Bucket, views: dict[str, PendingSegments], first: int, stop: int) -> Iterator[tuple[Pin, int]]:
     """Adds slices as they are now to `views`. The pins that keep them so, with how many parts they have."""
     update = bucket.update
     for name, values in ((VALUE, update.values), *update.state.items()):
         cuts = zip(values.sections(first, stop), values.elements(first, stop), strict=True)
         for (low, high, held, part, _), (_, _, elements) in cuts:
-            views.setdefault(name, []).append((low, high, elements))
+            views.setdefault(name, PendingSegments(bucket.bounds)).put(Segment(low, high, elements))
             yield Pin(held, part, high - low), high - low
     if update.has_residual:
-        views.setdefault(RESIDUAL, []).append((first, stop, update.residual(first, stop).copy()))
-    views.setdefault(UPDATES, []).append((first, stop, update.updates[first:stop].copy()))
-
-
-def _elements_of(views: Sequence[tuple[int, int, Array]], bounds: Array, span: KeySpan) -> Iterator[Array]:
-    """What views have of a span; slice i begins at `bounds[i]`."""
-    for low, high, view in views:
-        first, stop = max(low, span.first), min(high, span.stop)
-        if first < stop:
-            yield view[bounds[first] - bounds[low] : bounds[stop] - bounds[low]]
+        residual = views.setdefault(RESIDUAL, PendingSegments(bucket.bounds))
+        residual.put(Segment(first, stop, update.residual(first, stop).copy()))
+    if UPDATES not in views:
+        views[UPDATES] = PendingSegments(np.arange(bucket.count + 1))
+    views[UPDATES].put(Segment(first, stop, update.updates[first:stop].copy()))
 
 
 def all_captured(
