@@ -60,8 +60,8 @@ def test_a_dry_run_says_what_a_job_would_take_and_starts_nothing(run: Run) -> No
         "a worker parameters 1.0 MiB, training step 3.0 MiB",
         "peak memory 6.0 MiB of 9.0 MiB intermediates: arena 5.0 MiB, largest live set 5.0 MiB, sent 1.0 MiB; "
         "and 1 value of a size that the data decides",
-        "recompute off 6.0 MiB, 1,000.0 G operations a step",
-        "recompute cheap 3.0 MiB, 1,010.0 G operations a step: 50% less memory, 1.0% more operations",
+        "recompute off 6.0 MiB, 1,000,000.0 M operations a step",
+        "recompute cheap 3.0 MiB, 1,010,000.0 M operations a step: 50% less memory, 1.0% more operations",
         "all shards parameters 1.0 MiB, state 2.0 MiB, tables 64.0 MiB and state 128.0 MiB if every row is touched; "
         "the largest shard at most 100.0 MiB",
         "each step fetched 100 B, sent 2.0 KiB; in rows at most 1.0 MiB and 1.0 MiB",

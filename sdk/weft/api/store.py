@@ -82,7 +82,7 @@ class LossScalingSpec(Model):
     @classmethod
     def _is_a_power_of_two(cls, initial: float) -> float:
         if math.frexp(initial)[0] != 0.5:
-            raise ValueError("a power of two, so that dividing by it changes no digit")
+            raise ValueError("it should be a power of two, so that dividing by it changes no digit")
         return initial
 
 

@@ -189,7 +189,7 @@ def _peak(step: StepMemory) -> str:
 def _recomputed(step: StepMemory, without: StepMemory) -> str:
     held, more = step.arena_bytes + step.kept_bytes, step.operations / max(without.operations, 1) - 1
     less = 1 - held / max(without.arena_bytes + without.kept_bytes, 1)
-    text = f"{render.size(held)}, {step.operations / 1e9:,.1f} G operations a step"
+    text = f"{render.size(held)}, {step.operations / 1e6:,.1f} M operations a step"
     return text if step is without else f"{text}: {less:.0%} less memory, {more:.1%} more operations"
 
 

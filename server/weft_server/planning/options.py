@@ -79,8 +79,8 @@ def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
         yield FieldError(pointer=pointer, detail=detail)
     if commit.skips and spec.parallelism.update is UpdateBy.WORKERS:
         detail = (
-            "a step whose gradient overflows is skipped by the shards; workers that update cannot skip it: leave out "
-            'it or update="workers"'
+            "a step whose gradient overflows is skipped by the shards; workers that update cannot skip it: leave "
+            'it or update="workers" out'
         )
         yield FieldError(pointer=scaled, detail=detail)
     if commit.loss_scaling is None:
@@ -100,8 +100,8 @@ def _average_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
         return
     if spec.parallelism.update is UpdateBy.WORKERS:
         detail = (
-            "averages are kept by the shards, where the optimizer runs; workers that update keep none: leave out "
-            '`ema` or update="workers"'
+            "averages are kept by the shards, where the optimizer runs; workers that update keep none: leave "
+            '`ema` or update="workers" out'
         )
         yield FieldError(pointer="/ema", detail=detail)
     for parameter in graph.parameters:
