@@ -59,13 +59,6 @@ class Ranges:
     def __iter__(self) -> Iterator[Range]:
         return iter(zip(self._first, self._stop, strict=True))
 
-    def __bool__(self) -> bool:
-        return bool(self._first)
-
-    def __len__(self) -> int:
-        """How many numbers."""
-        return sum(self._stop) - sum(self._first)
-
     @property
     def span(self) -> Range:
         """From its first number to behind its last; it must have one."""

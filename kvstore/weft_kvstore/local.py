@@ -213,7 +213,7 @@ class LocalStore(LocalSlot):
         """Delivers what the clients and the shard have for each other. Whether there was anything."""
         shard, busy = self._shard, False
         for slot, client in enumerate(self._clients):
-            (link,), now, identity = client.links, time.monotonic(), bytes([1]) + slot.to_bytes(4)
+            (link,), now, identity = client.links, time.monotonic(), slot.to_bytes(4)
             client.tick(now)
             link.flush(now)
             outgoing, link.outgoing = link.outgoing, []
@@ -231,7 +231,7 @@ class LocalStore(LocalSlot):
         for identity, parts in answers:
             busy = True
             views = [memoryview(part).toreadonly() for part in parts]
-            self._clients[int.from_bytes(identity[1:])].receive(0, views, time.monotonic())
+            self._clients[int.from_bytes(identity)].receive(0, views, time.monotonic())
         for client in self._clients:
             client.end_futures()
         return busy

@@ -126,11 +126,6 @@ class JobShard:
         bucket = self.buckets.get(pushed.bucket)
         return pushed.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.spec.pushed is None
 
-    def copy_pending(self, slot: int) -> None:
-        """Copies what waits of a slot in its memory, which is read no more then."""
-        for bucket in self.buckets.values():
-            bucket.copy_pending(slot)
-
     @property
     def nbytes(self) -> int:
         """Bytes of the values that this shard has, tables left out."""

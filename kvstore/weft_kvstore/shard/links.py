@@ -260,8 +260,8 @@ class Links:
         frames = [one for one in self.in_place if one[0] is peer]
         for one in frames:
             del self.in_place[one]
-        if frames:
-            peer.shard.copy_pending(peer.slot)
+        for bucket in peer.shard.buckets.values() if frames else ():
+            bucket.copy_pending(peer.slot)
 
     # --- What is said to a client
 
