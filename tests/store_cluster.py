@@ -14,7 +14,7 @@ from same_host_children import wait_until
 from weft_graph.program import Update
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.steps import PartSteps, PullWait
+from weft_kvstore.bucket.steps import BucketSteps, PullWait
 from weft_kvstore.client.calls import Store
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
@@ -154,7 +154,7 @@ def advanced(state: Bucket, first: int, stop: int) -> Iterator[tuple[int, int]]:
         yield changed
 
 
-def open_pulls(part: PartSteps) -> list[PullWait]:
+def open_pulls(part: BucketSteps) -> list[PullWait]:
     """All that wait for a bucket or table, by version, and in the order in which they came."""
     return [wait for version in part.pulled_versions for _, _, wait in part._pulls[version].values()]
 

@@ -110,7 +110,7 @@ class LocalStore(LocalSlot):
         self._shard = ShardCore(os.urandom(16), settings)
         self._shard.open(self._job)
         self._submitted: deque[tuple[int, Operation]] = deque()
-        self._asked: deque[Callable[[], object]] = deque()
+        self._calls: deque[Callable[[], object]] = deque()
         """Work of other threads for the store's own."""
         self._callbacks = Callbacks("weft-local-store-callbacks")
         self._closing = False
@@ -156,7 +156,7 @@ class LocalStore(LocalSlot):
         self.close()
 
     def _soon(self, work: Callable[[], object]) -> None:
-        self._asked.append(work)
+        self._calls.append(work)
         self._wakes.put(None)
 
     def _hand_over(self, slot: int, operation: Operation) -> None:
@@ -184,8 +184,8 @@ class LocalStore(LocalSlot):
 
     def _round(self) -> None:
         """Carries messages both ways and merges the most urgent slice; sleeps if there was nothing to do."""
-        while self._asked:
-            self._asked.popleft()()
+        while self._calls:
+            self._calls.popleft()()
         while (submitted := self._next_submitted()) is not None:
             slot, operation = submitted
             self._clients[slot].begin(operation, time.monotonic())

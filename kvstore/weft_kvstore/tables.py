@@ -21,7 +21,7 @@ from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Alike, Array, Range, Segment, bytes_of, exact_sum
 from weft_kvstore.bucket.arrays import UNPINNED
 from weft_kvstore.bucket.sets import KnownSets, check_version
-from weft_kvstore.bucket.steps import RULE_ERRORS, AnswerEntry, AnswerSegment, PartSteps, PullWait, UpdateSpec
+from weft_kvstore.bucket.steps import RULE_ERRORS, AnswerEntry, AnswerSegment, BucketSteps, PullWait, UpdateSpec
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import Merge, Sparse
 from weft_kvstore.errors import PushRefusedError
@@ -62,7 +62,7 @@ class TableSpec(UpdateSpec):
 # --- The rows that a pull of a table asks for -------------------------------------------------------------------------
 
 
-class AskedRows:
+class RequestedRows:
     """The rows that a pull asks a table for: `ids` are their indices on this shard (n), once all `chunks` of them have
     come, which have `nbytes`. Where they are those that the same request pushes (`are_pushed`), there are as many
     chunks as of these, 0 before the first."""
@@ -99,7 +99,7 @@ class AskedRows:
 # --- A table ----------------------------------------------------------------------------------------------------------
 
 
-class TableState(PartSteps):
+class TableState(BucketSteps):
     """A bucket of one slice, whose elements are lists of `Rows`.
 
     Rows are named by their index on the shard; of a growing table that is the id. A row takes memory once it is
@@ -113,7 +113,8 @@ class TableState(PartSteps):
 
     Where slots go together gradients are added in slot order: the longest complete prefix at once, while later ones
     wait, so that the sum is the same bits for any order of arrival; or in the order of arrival. `_total` is the sum of
-    those of the next step that are added. `open` has pushes that have come in part, by number of the slot and step.
+    those of the next step that are added. `incomplete` has pushes of which not all chunks have come, by number of the
+    slot and step.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class TableState(PartSteps):
         self.layout = layout
         self.shard = shard
         self.reader = RowReader(layout, shard, spec.key)
-        self.open: dict[tuple[int, int], Chunks] = {}
+        self.incomplete: dict[tuple[int, int], Chunks] = {}
         self._total: list[Rows] | None = None
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = 0
@@ -190,12 +191,12 @@ class TableState(PartSteps):
         if there may be something to merge now. Raises PushRefusedError where it contradicts what is there, or
         itself."""
         whole: Sequence[Rows] = [Rows(ids, values)]
-        if pushed.count < pushed.chunks or self.open:
+        if pushed.count < pushed.chunks or self.incomplete:
             self.check(slot, step, 0, 1, pushes=True)
             of, where = (self.indices[slot], step), self._where(slot, step, 0)
             if step < self.arrived[of[0], 0] or of in self._waiting:
                 return False
-            push = self.open.setdefault(of, Chunks(pushed.chunks))
+            push = self.incomplete.setdefault(of, Chunks(pushed.chunks))
             if push.count != pushed.chunks:
                 raise PushRefusedError(f"{where}: a push of {push.count} parts before and of {pushed.chunks} now")
             whole = [
@@ -203,21 +204,21 @@ class TableState(PartSteps):
             ]
             if not whole:
                 return False
-            del self.open[of]
+            del self.incomplete[of]
         self.push(slot, step, [Segment(0, 1, whole)])
         return not self.spec.is_sync or step == self.version
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
-        if not pushes and (self.indices.get(slot), step) in self.open:
+        if not pushes and (self.indices.get(slot), step) in self.incomplete:
             raise PushRefusedError(f"{self._where(slot, step, first)}: the slot pushed before and declares nothing now")
         super().check(slot, step, first, stop, pushes=pushes)
 
     def is_untouched(self, first: int, stop: int) -> bool:
-        return not self.open and super().is_untouched(first, stop)
+        return not self.incomplete and super().is_untouched(first, stop)
 
     def replace(self, slot: int) -> None:
         index = self.indices.get(slot)
-        self.open = {of: push for of, push in self.open.items() if of[0] != index}
+        self.incomplete = {of: push for of, push in self.incomplete.items() if of[0] != index}
         super().replace(slot)
 
     def _adding(self, step: int) -> Iterator[int]:
@@ -266,7 +267,7 @@ class TableState(PartSteps):
                 used = 0
                 yield
         due = self._due(version)
-        if due is None or (self.spec.given and self.lacks_next()):
+        if due is None or (self.spec.given and self.next_has_unset()):
             return False
         index, step, total = due
         if self.spec.gate is not None:
@@ -293,12 +294,12 @@ class TableState(PartSteps):
             self.reached(self.version, 0, 1)
         return True
 
-    def lacks_next(self) -> bool:
+    def next_has_unset(self) -> bool:
         """Whether the next update has to wait, since some of its rows were never set."""
         due = self._due(self.version)
-        return due is not None and any(self.lacks_rows(part.ids) for part in due[2] or ())
+        return due is not None and any(self.has_unset(part.ids) for part in due[2] or ())
 
-    def lacks_rows(self, indices: Array) -> bool:
+    def has_unset(self, indices: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""
         return self.spec.given and not self.rows.has_all(indices)
 
@@ -337,7 +338,7 @@ class TableState(PartSteps):
         MemoryError."""
         spec, rows, arrays, history = self.spec, self.rows, self.rows.arrays, self.rows.history
         first = None if spec.given else self._made
-        moment = step if spec.is_sync else self.updates  # What a row's age is told by.
+        used_at = step if spec.is_sync else self.updates  # What a row's age is told by.
         at_once = max(min(spec.piece_elements // max(self.layout.width, 1), self.piece_rows), 1)
         at_once = min(at_once, arrays.at_once or at_once)
         behind: list[tuple[Array, Array]] = []
@@ -350,9 +351,9 @@ class TableState(PartSteps):
             if not rows.is_full:
                 (ids, gradient), skip = own_rows(part), None
             if not rows.admits_all:
-                admitted = rows.admitted(ids, moment)
+                admitted = rows.admitted(ids, used_at)
                 ids, gradient = ids[admitted], gradient[admitted]
-            numbers = ids if rows.is_full else rows.find_or_add(ids, moment, first)
+            numbers = ids if rows.is_full else rows.find_or_add(ids, used_at, first)
             out = np.empty_like(gradient) if answers and history is None else None
             try:
                 hyper = hyper or spec.hyper.at(step)  # The same for all rows.
@@ -369,13 +370,13 @@ class TableState(PartSteps):
                 yield
         if history is not None and hyper is not None:
             with spec.rule_runs(step):
-                yield from self._update_all(history, behind, moment, hyper)
+                yield from self._update_all(history, behind, used_at, hyper)
         if rows.evicts:
             self.updated = []
-            yield from rows.boundary(moment + 1)
+            yield from rows.boundary(used_at + 1)
 
     def _update_all(
-        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], moment: int, hyper: Hyper
+        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], used_at: int, hyper: Hyper
     ) -> Iterator[None]:
         """Updates rows that have seen all that was before, and brings some of the others closer."""
         arrays, rule = self.rows.arrays, self.spec.rule
@@ -387,7 +388,7 @@ class TableState(PartSteps):
                 yield
         # A row of a growing table that is not here has no past, and one that is to be given has no value.
         comes = self.layout.growth is None and not self.spec.given
-        create = (lambda rows: self.rows.find_or_add(rows, moment, self._made)) if comes else None
+        create = (lambda rows: self.rows.find_or_add(rows, used_at, self._made)) if comes else None
         yield from history.sweep(arrays, self.rows.stop, create)
 
     # --- Values that are set: at once, or for a version that is still to come
@@ -500,8 +501,8 @@ class TableState(PartSteps):
         if only_new:
             ids, values, known = ids[~known], values[~known], known[~known]
         # With standard semantics the state has seen the updates that passed the rows by, but for those never set.
-        moment = self.version if self.spec.is_sync else self.updates
-        numbers = self.rows.find_or_add(ids, moment, None if given or history is None else self._made)
+        used_at = self.version if self.spec.is_sync else self.updates
+        numbers = self.rows.find_or_add(ids, used_at, None if given or history is None else self._made)
         if history is not None and not only_new:
             if self.spec.state:
                 for _ in history.catch_up(arrays, numbers[known] if given else numbers):
@@ -521,37 +522,37 @@ class TableState(PartSteps):
             numbers = self.rows.find(indices)
             with self.spec.rule_runs(self.version):
                 yield from history.catch_up(self.rows.arrays, numbers[numbers >= 0])
-        found, lacks = self.rows.read(name, indices)
-        if lacks is None:
+        found, absent = self.rows.read(name, indices)
+        if absent is None:
             return found
         if history is None and name is not None:
-            found[lacks] = self.spec.rule.state[name]
+            found[absent] = self.spec.rule.state[name]
         elif not self.spec.given:
-            first = self._made(indices[lacks])
+            first = self._made(indices[absent])
             if history is not None:
                 with self.spec.rule_runs(self.version):
                     state = yield from history.age(first)
                 first = first if name is None else state[name]
-            found[lacks] = first
+            found[absent] = first
         return found
 
     # --- Pulls, and what answers them
 
     def ready(self, wait: PullWait, first: int = 0, stop: int = 1) -> list[Alike]:
         """The version at which it can be answered, of the one slice; nothing where it cannot."""
-        if self.spec.number not in wait.open or not self.can_answer(wait, first, stop)[0]:
+        if self.spec.number not in wait.unanswered or not self.can_answer(wait, first, stop)[0]:
             return []
         seen = self.seen(wait)
         return [(0, 1, max(int((self.versions if seen is None else seen)[0]), wait.version))]
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Whether the table can answer (1) bool: not while it changes, and no rows that were never set."""
-        if self.is_changing or (self.spec.given and self.lacks_rows(wait.rows.ids)):
+        if self.is_changing or (self.spec.given and self.has_unset(wait.rows.ids)):
             return np.zeros(1, np.bool_)
         return super().can_answer(wait, first, stop)
 
-    def lacks_value(self, wait: PullWait, slice_: int) -> bool:
-        return self.spec.given and (self.lacks_rows(wait.rows.ids) or self.lacks_next())
+    def waits_for_set(self, wait: PullWait, slice_: int) -> bool:
+        return self.spec.given and (self.has_unset(wait.rows.ids) or self.next_has_unset())
 
     def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
         """What answers a pull that is `ready`, at a version; None between two pieces."""

@@ -105,7 +105,7 @@ class OwnTables:
         table, described = self._tables[key], self._keys[key]
         own, index = distinct_ids(ids, check_ids(ids, described, f"rows of key {key!r}"))
         places = self._places(table, own)
-        if table.lacks_rows(places):
+        if table.has_unset(places):
             raise StoreError(f"key {key!r}: not all of the rows were ever set")
         self._pulled += len(places)
         found: list[Array] = []

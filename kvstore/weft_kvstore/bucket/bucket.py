@@ -26,7 +26,7 @@ from weft_kvstore.bucket.arrays import (
 )
 from weft_kvstore.bucket.gate import GatedSums
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, PartSteps, PullWait, extremes
+from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, BucketSteps, PullWait, extremes
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
 from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, Mode, StoreDescription, first_elements, is_given
@@ -45,7 +45,7 @@ KEPT_GRADIENTS: Final = 4
 """So many of them wait to be added: a sum of several crosses memory once."""
 
 
-class Bucket(PartSteps):
+class Bucket(BucketSteps):
     """Where slots go together the gradients of a step are added in the order of slots: the last ones while
     the rule reads them, and large ones of the slots before as they come, so that a shard has no gradient of each."""
 
@@ -239,7 +239,7 @@ class Bucket(PartSteps):
             return None
         low, high, step = first, stop, oldest
         if not (oldest == newest < behind and self.sets.complete):  # Nearly always it is.
-            ready: Array = np.logical_and.reduce(arrived > done) & ~self.sets.lacking(first, stop)
+            ready: Array = np.logical_and.reduce(arrived > done) & ~self.sets.unset(first, stop)
             low = int(ready.argmax())
             if not ready[low] or (spec.is_whole and not ready.all()):
                 return None
@@ -329,15 +329,15 @@ class Bucket(PartSteps):
     # --- Pulls, and what answers them
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
-        """The open slices among these that can answer, by the version that they have for it."""
-        ranges = wait.open.get(self.spec.number)
+        """The unanswered slices among these that can answer, by the version that they have for it."""
+        ranges = wait.unanswered.get(self.spec.number)
         wanted = ranges.overlaps(first, stop) if ranges is not None else []
         if len(wanted) == 1:
             return self.answerable(wait, *wanted[0])
         return [one for low, high in wanted for one in self.answerable(wait, low, high)]
 
     def answerable(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
-        """The same among slices that it asks for and that are open."""
+        """The same among slices that are all unanswered, or have just been asked for."""
         seen = self.seen(wait, first, stop)
         if seen is None:
             alike = [(first, stop, wait.version)]
@@ -386,13 +386,13 @@ class Bucket(PartSteps):
             return False
         return bool((self.began_at[first:stop] < version).all())
 
-    def lacks_value(self, wait: PullWait, slice_: int) -> bool:
-        return bool(self.sets.lacking(slice_, slice_ + 1)[0])
+    def waits_for_set(self, wait: PullWait, slice_: int) -> bool:
+        return bool(self.sets.unset(slice_, slice_ + 1)[0])
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer (stop - first) bool: none that was never set."""
         can = super().can_answer(wait, first, stop)
-        return can if self.sets.complete else can & ~self.sets.lacking(first, stop)
+        return can if self.sets.complete else can & ~self.sets.unset(first, stop)
 
     def _encoded(
         self, encoded: EncodedValues, first: int, stop: int, entry: AnswerEntry

@@ -59,22 +59,22 @@ class BucketSets:
     """`version` (slices) int64 is that of each slice, and changed by others. Invariant: `pending` has only versions
     beyond it."""
 
-    __slots__ = ("_given", "_lacking", "_spec", "_values", "_version", "complete", "known", "pending")
+    __slots__ = ("_given", "_spec", "_unset", "_values", "_version", "complete", "known", "pending")
 
     def __init__(self, spec: BucketSpec, version: Array, values: BucketValues, given: Array) -> None:
         self._spec = spec
         self._version = version
         self._values = values
         self._given = given
-        self._lacking = given.copy()
+        self._unset = given.copy()
         self.complete = not given.any()
         """Whether every slice has a value."""
         self.pending: dict[int, PendingSegments] = {}
         self.known = KnownSets()
 
-    def lacking(self, first: int, stop: int) -> Array:
+    def unset(self, first: int, stop: int) -> Array:
         """Which of these slices were never set, and have no first value (stop - first) bool."""
-        found: Array = self._lacking[first:stop]
+        found: Array = self._unset[first:stop]
         return found
 
     def check(self, slot: int, version: int, first: int, stop: int, origin: Hashable) -> None:
@@ -101,7 +101,7 @@ class BucketSets:
                 at_once = ~later
                 if not version and self._spec.slots:
                     # A first value is given once: a process that starts anew does not undo what was learned since.
-                    at_once = self._lacking[low:high] | ~self._given[low:high]
+                    at_once = self._unset[low:high] | ~self._given[low:high]
             for first, stop in ranges_where(at_once, low):
                 self.put(pending.part(segment, first, stop))
                 changed.append((first, stop))
@@ -126,5 +126,5 @@ class BucketSets:
         """These slices have this value now."""
         self._values.write(segment)
         if not self.complete:
-            self._lacking[segment.first : segment.stop] = False
-            self.complete = not self._lacking.any()
+            self._unset[segment.first : segment.stop] = False
+            self.complete = not self._unset.any()

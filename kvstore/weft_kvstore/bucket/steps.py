@@ -93,8 +93,8 @@ class UpdateSpec:
 
 @dataclass(slots=True, eq=False)
 class PullWait:
-    """A pull on this shard by `slot`; `peer` is the client that asked. `open` has, by bucket, the slices that are not
-    answered; `rows` are those that a pull of a table asks for (`tables.AskedRows`). `compressed`: values may be
+    """A pull on this shard by `slot`; `peer` is the client. `unanswered` has, by bucket, the slices that are not
+    answered; `rows` are those that a pull of a table asks for (`tables.RequestedRows`). `compressed`: values may be
     encoded for it. `priority` is the call's own: answers to a higher one are sent first. `entries`: how many ranges
     were asked for, of any length, which is what it costs to look at.
     """
@@ -110,31 +110,31 @@ class PullWait:
     priority: int = 0
     entries: int = 0
     rows: Any = None
-    open: dict[int, Ranges] = field(default_factory=dict)
+    unanswered: dict[int, Ranges] = field(default_factory=dict)
     dropped: bool = False
 
-    def drop(self, parts: Mapping[int, PartSteps]) -> None:
+    def drop(self, parts: Mapping[int, BucketSteps]) -> None:
         """It was cancelled, or has failed: nothing is kept for it in its shard's `parts`."""
         self.dropped = True
-        for number in self.open:
+        for number in self.unanswered:
             parts[number].forget_pull(self)
-        self.open = {}
+        self.unanswered = {}
         self.rows = None
 
     def want(self, bucket: int, first: int, stop: int) -> None:
         """These slices have to answer."""
-        ranges = self.open.get(bucket)
+        ranges = self.unanswered.get(bucket)
         if ranges is None:
-            self.open[bucket] = Ranges((first, stop))
+            self.unanswered[bucket] = Ranges((first, stop))
         else:
             ranges.add(first, stop)
 
     def answered(self, bucket: int, first: int, stop: int) -> bool:
         """These slices have. Whether that was all of the pull."""
-        ranges = self.open[bucket]
+        ranges = self.unanswered[bucket]
         if ranges.remove(first, stop):
-            del self.open[bucket]
-        return not self.open
+            del self.unanswered[bucket]
+        return not self.unanswered
 
 
 class AnswerEntry(NamedTuple):
@@ -158,7 +158,7 @@ MOST_RESTORED: Final = 1 << 60
 """Steps that a store may begin with: what is counted from there stays within 64 bits."""
 
 
-class PartSteps:
+class BucketSteps:
     """Which steps have come to what a shard has of a bucket, by slot and slice, and what waits for others.
 
     `arrived[i]`: how many steps have arrived from contributing slot number i, by slice, and `added[i]` how many of
@@ -401,13 +401,13 @@ class PartSteps:
         is_bound = spec.mode is Mode.STALE and spec.slots and wait.reading is not Reading.SETTLED
         return wait.version - spec.staleness if is_bound else None
 
-    def lacks_value(self, wait: PullWait, slice_: int) -> bool:
+    def waits_for_set(self, wait: PullWait, slice_: int) -> bool:
         """Whether a pull waits at a slice until somebody sets a value."""
         raise NotImplementedError
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
-        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
-        ranges = wait.open.get(self.spec.number)
+        """Why a pull of an exact version can never be answered, once one of its unanswered slices is beyond it."""
+        ranges = wait.unanswered.get(self.spec.number)
         for low, high in ranges.overlaps(first, stop) if ranges is not None else ():
             beyond = self.versions[low:high] > wait.version
             if beyond.any():
@@ -417,7 +417,7 @@ class PartSteps:
 
     def pull_waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for here, in words, and the slots that are missing."""
-        for low, high in wait.open[self.spec.number]:
+        for low, high in wait.unanswered[self.spec.number]:
             can = self.can_answer(wait, low, high)
             if not can.all():
                 return self._missing(wait, low + int(can.argmin()))
@@ -436,7 +436,7 @@ class PartSteps:
                 of = [self.indices[wait.slot]] if wait.slot in self.indices else []
             text, missing = self._behind(slice_, version, of)
         key = spec.key_named(slice_)
-        if (is_there or not missing) and self.lacks_value(wait, slice_):
+        if (is_there or not missing) and self.waits_for_set(wait, slice_):
             return f"{key} was never set: a worker has to call init", []
         if not missing and spec.gate is not None:
             version = int(self.versions[slice_])

@@ -19,7 +19,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
-from weft_kvstore.tables import AskedRows
+from weft_kvstore.tables import RequestedRows
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, decode_request, parts_at, push_segments
 from weft_kvstore.wire.messages import (
     NO_REQUEST,
@@ -214,7 +214,7 @@ class ShardCore:
     def _rows(self, peer: Peer, segment: PushSegment) -> None:
         """Gradients of rows, or ids of a pull, or both in one."""
         wait = peer.pulls.get(segment.request)
-        rows: AskedRows | None = None if wait is None else wait.rows
+        rows: RequestedRows | None = None if wait is None else wait.rows
         before = 0 if rows is None else rows.nbytes
         if segment.payload_kind == PayloadKind.GRADIENT:
             wait = wait if rows is not None and rows.are_pushed else None
@@ -278,7 +278,7 @@ class ShardCore:
                 if wait.dropped:  # It has asked for too much.
                     break
         for wait in waits:
-            if wait.open:
+            if wait.unanswered:
                 self.work.ask(wait, shard)
             elif wait.rows is None:
                 peer.forget(wait)

@@ -25,7 +25,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables import AskedRows, TableSpec, TableState
+from weft_kvstore.tables import RequestedRows, TableSpec, TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import Hyper, PayloadKind
 
@@ -216,7 +216,7 @@ class JobShard:
             table.reader.check_chunks(chunks, table.layout.ids_up)
         if wait.entries > 1:
             raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
-        wait.rows = AskedRows(table, chunks)
+        wait.rows = RequestedRows(table, chunks)
 
     def contributed(self, keys: Iterable[int]) -> dict[int, Ranges]:
         """What this shard has of these keys: slices by bucket, or table. Raises ProtocolError."""
@@ -301,7 +301,7 @@ class JobShard:
         found = "every slice was answered", list[int]()
         if wait.rows is not None and wait.rows.ids is None:
             found = f"the ids of key {wait.rows.table.spec.key!r} have not all come", []
-        for number in wait.open:
+        for number in wait.unanswered:
             part = self.parts[number]
             if among is None or self.gate is not None or any(slot in among for slot in part.spec.slots):
                 found = part.pull_waits_for(wait)

@@ -96,7 +96,7 @@ class Merger:
             if is_due:  # It is looked at behind the merge.
                 table.add_pull(wait)
             else:
-                self._answer_open(wait, table)
+                self._answer_or_wait(wait, table)
         if is_due:
             self.merge(table, nbytes=values.nbytes)
 
@@ -129,14 +129,14 @@ class Merger:
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
         """Answers what a pull asks of buckets, as far as it can be now; for the rest it waits."""
-        for number in list(wait.open):
-            self._answer_open(wait, shard.parts[number])
+        for number in list(wait.unanswered):
+            self._answer_or_wait(wait, shard.parts[number])
 
-    def _answer_open(self, wait: PullWait, part: Bucket | TableState) -> None:
+    def _answer_or_wait(self, wait: PullWait, part: Bucket | TableState) -> None:
         number = part.spec.number
         self._answer_or_refuse(part, wait, 0, part.count)
-        if number in wait.open:
-            part.add_pull(wait, *wait.open[number].span)
+        if number in wait.unanswered:
+            part.add_pull(wait, *wait.unanswered[number].span)
 
     def work_once(self) -> bool:
         """The next piece of what is most urgent. True if there was one. A rule that fails ends the job, not the
@@ -207,9 +207,9 @@ class Merger:
 
     def _answer_range(self, part: Bucket | TableState, first: int, stop: int) -> None:
         for wait in part.pulls_of(first, stop):
-            # An answer may lose the connection of those behind it, which have nothing open then.
+            # An answer may lose the connection of those behind it, which have nothing unanswered then.
             self._answer_or_refuse(part, wait, first, stop)
-            if part.spec.number not in wait.open:
+            if part.spec.number not in wait.unanswered:
                 part.forget_pull(wait)
 
     def _answer_or_refuse(self, part: Bucket | TableState, wait: PullWait, first: int, stop: int) -> None:
@@ -280,13 +280,13 @@ class Merger:
         self._links.waiting[peer] = None
 
     def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
-        """What slices of a bucket, which are ready at a version, answer to a pull: one that has them open, or that has
-        just come."""
+        """What slices of a bucket, which are ready at a version, answer to a pull: one that waits for them, or has just
+        come."""
         peer: Peer = wait.peer
         if self._may_queue(wait):
             for answer in bucket.answers(wait, first, stop, version):
                 peer.outbox.put(answer, answer.entry.request)
-            if wait.open and wait.answered(bucket.spec.number, first, stop):
+            if wait.unanswered and wait.answered(bucket.spec.number, first, stop):
                 peer.forget(wait)
             self._links.waiting[peer] = None
 

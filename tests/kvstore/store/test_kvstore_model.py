@@ -28,7 +28,7 @@ from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.steps import PartSteps, PullWait
+from weft_kvstore.bucket.steps import BucketSteps, PullWait
 from weft_kvstore.client.calls import Store
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -605,7 +605,7 @@ def test_the_watch_tells_a_store_without_its_bound_apart(kind: str) -> None:
     keys = [msgspec.structs.replace(key_of("k", (40,), 2), whole=kind == "whole", rows=kind == "table")]
     assert race(Mode.STALE, keys).answered > 0
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(PartSteps, "_bound", lambda *_: None)
+        patched.setattr(BucketSteps, "_bound", lambda *_: None)
         with pytest.raises(AssertionError, match="staler than it may be"):
             race(Mode.STALE, keys)
 

@@ -34,7 +34,7 @@ from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables import AskedRows, TableState
+from weft_kvstore.tables import RequestedRows, TableState
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
@@ -87,7 +87,7 @@ def push(table: TableState, step: int, ids: Array, values: Array, slot: int = 0)
 def pulled(table: TableState, ids: Array) -> Array:
     """Rows (n, WIDTH) as the shard answers a pull of them, ids ascending, that asks for the present version."""
     wait = PullWait(None, 1, table.version, slot=0, state=False, reading=Reading.OWN)
-    wait.rows = AskedRows(table, 0)
+    wait.rows = RequestedRows(table, 0)
     wait.rows.ids = ids
     wait.want(0, 0, 1)
     ((_, _, version),) = table.ready(wait)
@@ -318,7 +318,7 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     job = JobShard(described(growing(), shards=2), 0)
     merger = Merger(None, str, priorities=True)  # type: ignore[arg-type]  # nobody is answered
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
-    wait.rows = AskedRows(table_in(job), chunks)
+    wait.rows = RequestedRows(table_in(job), chunks)
     run = PushSegment(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes())])
     with pytest.raises(ProtocolError, match=told):
         merger.rows(job, 0, run, wait)

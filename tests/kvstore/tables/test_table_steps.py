@@ -22,7 +22,7 @@ from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows import rows
 from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables import AskedRows, TableState
+from weft_kvstore.tables import RequestedRows, TableState
 from weft_kvstore.wire.messages import Reading
 
 RUNS = 1024
@@ -104,7 +104,7 @@ def test_a_value_holds_at_the_version_that_it_names() -> None:
 
 def test_who_pulls_the_rows_that_were_pushed_gets_them_as_they_were_set_since() -> None:
     table, wait = Table(), PullWait(None, 1, 1, slot=0, state=False, reading=Reading.OWN)
-    wait.rows = AskedRows(table.state, 0)
+    wait.rows = RequestedRows(table.state, 0)
     wait.rows.ids = np.array([0, 1])
     table.state.add_pull(wait)
     table.step(0, 0, 1)
@@ -134,7 +134,7 @@ def test_rows_that_two_slots_push_are_updated_once_and_both_slots_get_them(commo
             {},
         )
         for wait, own in zip(waits, ids, strict=True):
-            wait.rows = AskedRows(table, 0)
+            wait.rows = RequestedRows(table, 0)
             wait.rows.ids = np.array(own)
             table.add_pull(wait)
             table.push(wait.slot, step, [Segment(0, 1, [rows_at(own, wait.slot + 1.0)])])
@@ -427,7 +427,7 @@ def test_a_cancelled_pull_is_not_asked_whether_it_is_ready() -> None:
     table = Table(given=True)
     waits = [pull_of(request) for request in range(3)]
     for one in waits:
-        one.rows = AskedRows(table.state, 0)
+        one.rows = RequestedRows(table.state, 0)
         one.rows.ids = np.array([0])
         one.want(table.state.spec.number, 0, 1)
         table.state.add_pull(one)

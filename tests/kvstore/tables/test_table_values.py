@@ -18,7 +18,7 @@ from weft_kvstore.rows.arrays import RowArrays
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables import AskedRows, TableSpec, TableState
+from weft_kvstore.tables import RequestedRows, TableSpec, TableState
 from weft_kvstore.wire.messages import Reading
 
 ROWS, WIDTH = 12, 2
@@ -129,7 +129,7 @@ def test_gradients_of_rows_that_were_not_admitted_are_dropped() -> None:
 
 def is_short(table: Table, *ids: int) -> bool:
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
-    wait.rows = AskedRows(table.state, 0)
+    wait.rows = RequestedRows(table.state, 0)
     wait.rows.ids = places_of(*ids)
     return table.state.fits_one_piece(wait)
 
