@@ -16,12 +16,15 @@ from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import BucketSteps, PullWait
 from weft_kvstore.client.calls import Store
+from weft_kvstore.client.operation import RowOperation
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import BucketPart
+from weft_kvstore.wire.messages import PayloadKind
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -38,6 +41,25 @@ def key_of(name: str, shape: Sequence[int], slots: int, *, priority: int = 0) ->
 def table_of(name: str, shape: Sequence[int], slots: int, *, priority: int = 0) -> KeyDescription:
     """The same, reached by rows."""
     return msgspec.structs.replace(key_of(name, shape, slots, priority=priority), rows=True)
+
+
+def pushpull_rows(
+    store: Store, step: int, rows: Array, ids: np.ndarray, pull_ids: np.ndarray | None = None
+) -> StoreFuture[Any]:
+    """Rows of table "t", and of the same or other ids those that have seen them, in one operation."""
+    given = (ids, None)
+    operation = RowOperation(
+        store.driver,
+        store.table("t"),
+        payload_kind=PayloadKind.GRADIENT,
+        step=step,
+        arrays=rows,
+        ids=given,
+        version=step + 1,
+        wanted=given if pull_ids is None else (pull_ids, None),
+    )
+    store.submit(operation)
+    return operation.future
 
 
 def given(key: KeyDescription) -> KeyDescription:

@@ -89,7 +89,7 @@ class Simulation:
         for shard in range(len(self.shards)):
             self.connections.pop((slot, shard), None)
         self.stores[slot] = Store(self.description, slot)
-        self.stores[slot]._submit = lambda operation: client.begin(operation, self.now)
+        self.stores[slot].submit = lambda operation: client.begin(operation, self.now)
         return self.stores[slot]
 
     def cut(self, slot: int, shard: int) -> None:

@@ -12,8 +12,8 @@ they are first used, so that a process that needs one part of the room loads no 
 What a `pushpull` of a small key does, in the order of the files to read:
 
 1. `library/kvstore`: `KVStore.pushpull` finds the key, checks the array and takes the next step (`library/calls`).
-2. `client/calls`: it becomes a `KeyOperation` (`client/operation`) with a future. `client/plan` has which slices of the
-   key are on which shard; `sharding` has computed that from the description.
+2. It becomes a `KeyOperation` (`client/operation`) with a future, and the store begins that (`client/calls`).
+   `client/plan` has which slices of the key are on which shard; `sharding` has computed that from the description.
 3. `client/poller` runs the client on the caller's thread: `ClientCore.begin` (`client/core`) puts the gradient's slices
    into the outbox of each shard's link, and `client/link` makes a frame of them, with the pull. `wire/outbox` chooses
    what is sent next, `wire/messages` and `wire/codec` say how, `client/sockets` sends it.

@@ -49,7 +49,7 @@ class LocalSlot(Store):
         super().__init__(description, slot)
         self._memory = store._memories.setdefault(slot, self._memory)
         self.failed = store._clients[slot].failed
-        self._submit, self._driver = partial(store._hand_over, slot), store
+        self.submit, self.driver = partial(store._hand_over, slot), store
         self._store = store
 
     def at_slot(self, slot: int) -> LocalSlot:

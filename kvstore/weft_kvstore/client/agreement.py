@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from weft_kvstore.arrays import norm_of
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import Answer, Operation
-from weft_kvstore.futures import StoreFuture
+from weft_kvstore.futures import Driver
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError
@@ -37,8 +36,8 @@ class BarrierOperation(Operation):
 
     is_request = True
 
-    def __init__(self, future: StoreFuture[Any], step: int, nothing: list[int], *, commits: bool) -> None:
-        super().__init__(future)
+    def __init__(self, driver: Driver | None, step: int, nothing: list[int], *, commits: bool) -> None:
+        super().__init__(driver)
         self.step = self.ends_step = step
         self.reads = nothing
         self._commits = commits
@@ -105,9 +104,9 @@ class HyperOperation(Operation):
     outlives_failure = True
 
     def __init__(
-        self, future: StoreFuture[Any], step: int, numbers: Mapping[str, float], key: str | None, key_index: int | None
+        self, driver: Driver | None, step: int, numbers: Mapping[str, float], key: str | None, key_index: int | None
     ) -> None:
-        super().__init__(future)
+        super().__init__(driver)
         self._step, self._numbers, self._key = step, numbers, key
         self._key_indices = [] if key_index is None else [key_index]
 

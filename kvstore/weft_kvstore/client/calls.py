@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,30 +26,15 @@ from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome, joined_pul
 from weft_kvstore.wire.messages import MAX_ENTRIES, PayloadKind, Reading
 
 
-class StoreCall(NamedTuple):
-    """A call of a store, for keys that are at one step, or version: those at the positions `which` of a longer list.
-    `values` are sent, of rows of these `ids`; for the others see `Store.pushpull`."""
-
-    keys: KeySet
-    number: int
-    which: Sequence[int]
-    values: Any = None
-    ids: Ids | None = None
-    wanted: Ids | None = None
-    out: list[Array] | None = None
-    shape: tuple[int, ...] | None = None
-
-
 class Store:
     """One slot's way to the parameters. Every call returns at once; its future ends by a value or a StoreError, that of
     the first key that fails. Callbacks of futures run on a thread of their own, one after the other.
 
     A call takes one key, or many, which costs little more. No key may be there twice, and none of several may be a
-    table: of that a call names the rows by their `ids`. Keys are names, or a `key_set` of them; a table is a name, or a
-    `table`. Of names a call checks that they and the arrays fit the description, ids are (n) int64: else it raises
-    StoreRefusedError, and StoreError in a child of the process that made the store. Who calls often looks keys up once;
-    of these a call checks nothing: arrays, a list of one for each key, are C-contiguous and have the keys' dtypes and
-    shapes; ids are `Ids`.
+    table: of that a call names the rows by their `ids`, (n) int64. A call raises StoreRefusedError where keys or arrays
+    do not fit the description, and StoreError in a child of the process that made the store. Who calls often looks keys
+    up once, makes a `KeyOperation` or `RowOperation` for this `driver` and `submit`s it. Nothing of that is checked:
+    arrays, a list of one for each key, are C-contiguous and have the keys' dtypes and shapes; ids are `Ids`.
 
     Versions: in sync, version v of a key has seen the steps before v of every slot. In async a pull of version v waits
     only for this slot's own first v steps, and with `settled` for those of every contributing slot.
@@ -57,10 +42,10 @@ class Store:
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
     priorities order what is left equal."""
 
-    _submit: Callable[[Operation], None]
+    submit: Callable[[Operation], None]
     """Begins an operation, on the caller's thread: it does not wait, and ends the operation's future where nothing can
     be begun any more."""
-    _driver: Driver | None = None
+    driver: Driver | None = None
     """Brings futures to their end, or says who must not wait for one."""
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
@@ -103,7 +88,7 @@ class Store:
 
     def push(
         self,
-        keys: str | Sequence[str] | KeySet,
+        keys: str | Sequence[str],
         step: int,
         gradients: Any,
         ids: Any = None,
@@ -122,24 +107,20 @@ class Store:
         Of another `kind` it sends values instead: see `set`. What is RESTORED is what a key was at version `step`: its
         value, and the key is at that version then, or state `array` of its rule, from 1; only of keys that nobody has
         pushed."""
-        if not isinstance(keys, KeySet):
-            self._process.check()
-            call, number = CALLS[kind]
-            if ids is None:
-                keys = self._keys.key_set(keys, call, pushes=kind is PayloadKind.GRADIENT)
-                gradients = self._fitting(keys, gradients, f"{call} of {keys}, {number} {step}")
-            else:
-                keys, ids = self._rows_of(f"{call}_rows", keys, ids, gradients)
-        future: StoreFuture[None] = StoreFuture(self._driver)
-        make = KeyOperation if keys.layout is None else RowOperation
-        self._submit(
-            make(future, keys, payload_kind=kind, step=step, arrays=gradients, ids=ids, array=array, priority=priority)
+        self._process.check()
+        call, number = CALLS[kind]
+        if ids is None:
+            found = self._keys.key_set(keys, call, pushes=kind is PayloadKind.GRADIENT)
+            gradients = self._fitting(found, gradients, f"{call} of {found}, {number} {step}")
+        else:
+            found, ids = self._rows_of(f"{call}_rows", keys, ids, gradients)
+        operation = (KeyOperation if ids is None else RowOperation)(
+            self.driver, found, payload_kind=kind, step=step, arrays=gradients, ids=ids, array=array, priority=priority
         )
-        return future
+        self.submit(operation)
+        return operation.future
 
-    def set(
-        self, keys: str | Sequence[str] | KeySet, version: int, values: Any, ids: Array | None = None
-    ) -> Future[None]:
+    def set(self, keys: str | Sequence[str], version: int, values: Any, ids: Array | None = None) -> Future[None]:
         """Makes this the key's value at that version; the rule's state stays. Arrays are kept as by `push`.
 
         Version 0 is for keys whose initializer is `Given`: they have no value before it is set. A later version's value
@@ -149,42 +130,25 @@ class Store:
         return self.push(keys, version, values, ids, kind=PayloadKind.VALUE)
 
     def pushpull(
-        self,
-        keys: KeySet,
-        step: int,
-        gradients: Any,
-        ids: Ids | None = None,
-        *,
-        out: list[Array] | None = None,
-        wanted: Ids | None = None,
-        shape: tuple[int, ...] | None = None,
-        priority: int = 0,
+        self, keys: KeySet, step: int, gradients: list[Array], *, out: list[Array] | None = None
     ) -> StoreFuture[Any]:
         """Gradients of `step`, and the values that have seen them, in one message, which ends with these. It takes at
-        most `MAX_ENTRIES` keys. Of a table these are the rows of the same ids, or of those `wanted`, in that `shape`.
-        """
-        future: StoreFuture[Any] = StoreFuture(self._driver)
-        make = KeyOperation if keys.layout is None else RowOperation
-        self._submit(
-            make(
-                future,
-                keys,
-                payload_kind=PayloadKind.GRADIENT,
-                step=step,
-                arrays=gradients,
-                ids=ids,
-                version=step + 1,
-                wanted=ids if wanted is None else (wanted[0].copy(), wanted[1]),
-                out=out,
-                shape=shape,
-                priority=priority,
-            )
+        most `MAX_ENTRIES` keys, of which it checks nothing."""
+        operation = KeyOperation(
+            self.driver,
+            keys,
+            payload_kind=PayloadKind.GRADIENT,
+            step=step,
+            arrays=gradients,
+            version=step + 1,
+            out=out,
         )
-        return future
+        self.submit(operation)
+        return operation.future
 
     def pull(
         self,
-        keys: str | Sequence[str] | KeySet,
+        keys: str | Sequence[str],
         version: int,
         ids: Any = None,
         *,
@@ -192,7 +156,6 @@ class Store:
         exact: bool = False,
         state: bool = False,
         out: Any = None,
-        shape: tuple[int, ...] | None = None,
         with_versions: bool = False,
         as_kept: bool = False,
         priority: int = 0,
@@ -203,25 +166,24 @@ class Store:
         be newer only where the store cannot hold them back: in sync never before this slot has pushed. With `state` of
         a single key the rule's arrays instead, by the rule's names, each of the key's shape.
 
-        Of a table these are rows (n, ...row shape), or of that `shape`, for ids in any order, with repetitions or none
-        at all; a negative id gives a row of zeros. `ids` is read before the call returns.
+        Of a table these are rows (n, ...row shape), for ids in any order, with repetitions or none at all; a negative
+        id gives a row of zeros. `ids` is read before the call returns.
 
         `exact`: none is newer; it fails where a key has passed the version. In mode sync alone. `with_versions`: the
         result is a `Pulled`. `as_kept`: the values as the shard has them, however they travel else."""
-        if not isinstance(keys, KeySet):
-            self._process.check()
-            if ids is not None:
-                keys, ids = self._rows_of("pull_rows", keys, ids)
-            else:
-                keys = self._keys.key_set(keys, "pull_state" if state else "pull")
-                if out is not None:
-                    out = self._fitting(keys, out, f"pull of {keys}, version {version}", writable=True)
-        if len(keys.names) > MAX_ENTRIES:  # More than one message may name.
+        self._process.check()
+        if ids is not None:
+            found, ids = self._rows_of("pull_rows", keys, ids)
+        else:
+            found = self._keys.key_set(keys, "pull_state" if state else "pull")
+            if out is not None:
+                out = self._fitting(found, out, f"pull of {found}, version {version}", writable=True)
+        if len(found.names) > MAX_ENTRIES:  # More than one message may name.
             parts = []
-            for begin in range(0, len(keys.names), MAX_ENTRIES):
+            for begin in range(0, len(found.names), MAX_ENTRIES):
                 some = slice(begin, begin + MAX_ENTRIES)
                 part = self.pull(
-                    self._keys.key_set(keys.names[some], "pull"),
+                    found.names[some],
                     version,
                     settled=settled,
                     exact=exact,
@@ -231,25 +193,21 @@ class Store:
                     priority=priority,
                 )
                 parts.append(part)
-            return joined(parts, joined_pulls if with_versions else lambda found: [*chain.from_iterable(found)])
-        future: StoreFuture[Any] = StoreFuture(self._driver)
-        make = KeyOperation if keys.layout is None else RowOperation
-        self._submit(
-            make(
-                future,
-                keys,
-                version=version,
-                reading=Reading.EXACT if exact else Reading.SETTLED if settled else Reading.OWN,
-                wanted=None if ids is None else (ids[0].copy(), ids[1]),
-                out=out,
-                shape=shape,
-                names=self._keys.state_of(keys.keys[0]) if state else None,
-                with_versions=with_versions,
-                as_kept=as_kept,
-                priority=priority,
-            )
+            return joined(parts, joined_pulls if with_versions else lambda values: [*chain.from_iterable(values)])
+        operation = (KeyOperation if ids is None else RowOperation)(
+            self.driver,
+            found,
+            version=version,
+            reading=Reading.EXACT if exact else Reading.SETTLED if settled else Reading.OWN,
+            wanted=None if ids is None else (ids[0].copy(), ids[1]),
+            out=out,
+            names=self._keys.state_of(found.keys[0]) if state else None,
+            with_versions=with_versions,
+            as_kept=as_kept,
+            priority=priority,
         )
-        return future
+        self.submit(operation)
+        return operation.future
 
     def _fitting(self, keys: KeySet, given: Any, what: str, *, writable: bool = False) -> list[Array]:
         """The arrays of a call by name. Raises StoreRefusedError."""
@@ -286,19 +244,20 @@ class Store:
         After a StoreTimeoutError or a StoreLostError they may hold or not, but on all shards alike.
         """
         self._process.check()
-        future: StoreFuture[int] = StoreFuture(self._driver)
         key_index = None if key is None else self._keys.key_indices[key]
-        self._submit(HyperOperation(future, step, numbers, key, key_index))
-        return future
+        operation = HyperOperation(self.driver, step, numbers, key, key_index)
+        self.submit(operation)
+        return operation.future
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         """Tells every shard that this slot has sent all of `step` and has nothing for the keys named. Where the job's
         steps are committed, it waits for every slot's barrier, and says what all agree on."""
         self._process.check()
-        future: StoreFuture[StepOutcome | None] = StoreFuture(self._driver)
         key_indices = [self._keys.index_of(name, "barrier") for name in nothing]
-        self._submit(BarrierOperation(future, step, key_indices, commits=self._description.commit is not None))
-        return future
+        commits = self._description.commit is not None
+        operation = BarrierOperation(self.driver, step, key_indices, commits=commits)
+        self.submit(operation)
+        return operation.future
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""
@@ -318,7 +277,7 @@ TRIES: Final = 8
 further one asks for a version further ahead, until the keys reach it later than the pull does."""
 
 
-def consistent_read(source: Store, keys: KeySet, versioned: Sequence[int]) -> Future[tuple[int, list[Array]]]:
+def consistent_read(source: Store, keys: Sequence[str], versioned: Sequence[int]) -> Future[tuple[int, list[Array]]]:
     """Ends with values that the keys had at one version, and which: the newest that can be had. In mode sync alone.
     Fails with StorePassedError where keys have passed every version that was tried. `versioned` are the numbers of the
     keys that have versions: somebody contributes to them."""

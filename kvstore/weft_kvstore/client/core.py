@@ -344,7 +344,8 @@ class ClientCore:
                     del link.requests[request]
                 if ended:
                     self.acknowledges_at_once = self.acknowledges_at_once or operation.is_partial
-                    self.end(operation, operation.result(), None)
+                    operation.has_arrived = True
+                    self.end(operation, operation.result(), operation.refusal)
         if operation is not None and shard in operation.pending:
             operation.is_partial = True
         total = sum(map(nbytes_of, values.segments))

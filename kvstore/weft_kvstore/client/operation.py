@@ -16,7 +16,8 @@ from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
 from weft_kvstore.client.plan import CallSource, KeyPlan, KeySet, PlanSegment
 from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
-from weft_kvstore.futures import StoreFuture
+from weft_kvstore.errors import StoreError
+from weft_kvstore.futures import Driver, StoreFuture
 from weft_kvstore.rows.rows import distinct_ids, last_rows, spread_rows, summed_rows
 from weft_kvstore.sharding import Routing, RowLayout, chunks_of
 from weft_kvstore.store import Pulled
@@ -78,7 +79,7 @@ class Operation:
     ended = False
     refusal: BaseException | None = None
     """Why some of the values that it sets were refused, or its pull is given up. It fails once all that it sends has
-    arrived: that counts."""
+    arrived, as that counts, or all that it pulls has come."""
     sends: Sequence[int] = ()
     """The keys of which it sends gradients or values, by index."""
     pushes: int | None = None
@@ -104,8 +105,8 @@ class Operation:
     """What shards said that it waits for."""
     segments: dict[int, list[SentSegment]] = {}  # noqa: RUF012
 
-    def __init__(self, future: StoreFuture[Any]) -> None:
-        self.future = future
+    def __init__(self, driver: Driver | None) -> None:
+        self.future: StoreFuture[Any] = StoreFuture(driver)
         self.segments = {}
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
@@ -173,8 +174,8 @@ class Operation:
 class LocalOperation(Operation):
     """Does something between the calls before and behind it; no shard has a part of it."""
 
-    def __init__(self, future: StoreFuture[Any], name: str, work: Callable[[], Any]) -> None:
-        super().__init__(future)
+    def __init__(self, driver: Driver | None, name: str, work: Callable[[], Any]) -> None:
+        super().__init__(driver)
         self._name = name
         self._work = work
         self._found: Any = None
@@ -199,6 +200,10 @@ Ids: TypeAlias = tuple[Array, int | None]
 """Ids (n) that fit the table, and what `before_padding` says of them."""
 
 
+Check: TypeAlias = Callable[[str, int], StoreError | None]
+"""Called with a key and the version of its values, which are newer than was asked for: why that cannot be."""
+
+
 class PushPull(Operation):
     """Sends something of some keys, or pulls it, or pulls what has seen what it sends: whole values (`KeyOperation`) or
     rows of a table (`RowOperation`).
@@ -207,13 +212,13 @@ class PushPull(Operation):
     key's arrays they are, where they are restored. These `arrays` are the caller's, one a key in their order, and kept
     until the end; of a table they are the rows (n, ...row) of `ids`. It pulls where there is a `version`: the values,
     as the shards have them, however they travel else, where `as_kept`, or the state arrays of these `names`; of a table
-    the rows of the ids `wanted`. Of what is both, the values say that the gradients have arrived; it `has_arrived`
-    where the shards have said so before.
+    the rows of the ids `wanted`. Of what is both, the values say that the gradients have arrived. `check` is called
+    with a key whose values are newer than that, and their version: it fails with the error that this returns.
     """
 
     def __init__(
         self,
-        future: StoreFuture[Any],
+        driver: Driver | None,
         keys: KeySet,
         *,
         payload_kind: PayloadKind | None = None,
@@ -229,9 +234,10 @@ class PushPull(Operation):
         names: tuple[str, ...] | None = None,
         with_versions: bool = False,
         as_kept: bool = False,
+        check: Check | None = None,
         priority: int = 0,
     ) -> None:
-        self.future, self.keys, self.priority = future, keys, priority
+        self.future, self.keys, self.priority = StoreFuture(driver), keys, priority
         self.payload_kind = payload_kind
         if payload_kind is not None:
             self.step, self.arrays, self.ids, self.array = step, arrays, ids, array
@@ -246,7 +252,7 @@ class PushPull(Operation):
             self.reads = keys.key_indices
             self.version, self.reading, self.names = version, reading, names
             self.wanted, self.out, self.shape = wanted, out, shape
-            self.with_versions, self.as_kept = with_versions, as_kept
+            self.with_versions, self.as_kept, self.check = with_versions, as_kept, check
 
     def __str__(self) -> str:
         if self.keys.names[:1] == (BARRIER_KEY,):
@@ -356,9 +362,12 @@ class KeyOperation(PushPull):
             detail = f"{_slices(received)} have {end - start} in {self}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
         plan.write(start, end, payload, self._arrays[array])
-        if self._versions:
+        if self._versions or (version > self.version and self.check is not None):
             for part in plan.parts[bisect_right(plan.starts, start) - 1 : bisect_left(plan.starts, end)]:
-                self._versions[part.position].add(version)
+                if self._versions:
+                    self._versions[part.position].add(version)
+                if self.check is not None:
+                    self.refusal = self.refusal or self.check(self.keys.names[part.position], version)
         first += segment.number + array * plan.total
         fresh = self._received.count(0, first, first + count)
         self._received[first : first + count] = b"\1" * count
@@ -509,6 +518,8 @@ class RowOperation(PushPull):
             return super().write(shard, received)
         if version != self.version:
             self.check_version(version)
+            if self.check is not None:
+                self.refusal = self.refusal or self.check(self.keys.names[0], version)
         self._highest = max(self._highest, version)
         if compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")

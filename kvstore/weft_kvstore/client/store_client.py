@@ -21,7 +21,6 @@ from weft_kvstore.compression import reassigned, residual_array, slot_of
 from weft_kvstore.description.check import CurveKeyError
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveKeys, new_curve_keys
-from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings, check_peer
 from weft_kvstore.shard.snapshot import Captured, MissedError
@@ -76,7 +75,7 @@ class StoreClient(Store):
         self.failed = self._core.failed
         self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
         self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
-        self._submit, self._driver = self._poller.submit, self._poller
+        self.submit, self.driver = self._poller.submit, self._poller
 
     def close(self) -> None:
         if self._process.is_here:  # Else the sockets and the thread are the parent's.
@@ -126,9 +125,9 @@ class StoreClient(Store):
 
     def _on_encoders(self, name: str, work: Callable[[], Any]) -> Future[Any]:
         self._process.check()
-        future = StoreFuture[Any](self._driver)
-        self._submit(LocalOperation(future, name, work))
-        return future
+        operation = LocalOperation(self.driver, name, work)
+        self.submit(operation)
+        return operation.future
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

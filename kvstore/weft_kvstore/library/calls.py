@@ -14,14 +14,15 @@ from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import StoreCall
+from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import lacks, noted, push_again
+from weft_kvstore.client.operation import Check, KeyOperation
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.description.form import user_key
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import after, joined
+from weft_kvstore.futures import after, joined, nothing
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     Outs,
@@ -34,33 +35,31 @@ from weft_kvstore.library.arrays import (
     user_dtype,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.rows import TableRows
-from weft_kvstore.settings import MAX_STEP
-from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
+from weft_kvstore.library.rows import CALLS, TableRows
+from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
+from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_ENTRIES, PayloadKind, Reading
 
-# --- What a call of whole keys gives, and the calls of the store that it becomes --------------------------------------
-
-
-_SENT: Final = {"push": "gradient", "pushpull": "gradient", "set": "value"}
-"""What calls of whole keys send."""
+# --- What a call of whole keys gives, and the operations that it becomes ----------------------------------------------
 
 
 class WholeKeys:
     """A call of whole keys. `arrays` are to be on the host before it begins: each key's gradient, or value, or where it
-    has several `groups` of these; none (`pull_arrays`) before a pull. What is pulled is written by the store where that
-    can be, else delivered to `outs`.
+    has several `groups` of these; none of a pull. What is pulled is written by the store where that can be, else
+    delivered to `outs`.
 
     Raises StoreRefusedError for arrays that do not fit."""
 
-    def __init__(self, registry: KeyRegistry, call: str, keys: KeySet, values: Any = None, out: Any = None) -> None:
+    def __init__(
+        self, registry: KeyRegistry, store: Store, call: str, keys: KeySet, values: Any = None, *, out: Any = None
+    ) -> None:
         self.call, self.keys, self.specs, self.names, self.single = call, keys, keys.keys, keys.names, keys.single
-        self._registry = registry
+        self._registry, self._store = registry, store
+        self.kind, self._pulls = CALLS[call]
         self.arrays: list[Any] = []
-        self.pull_arrays: list[Any] = []
         self._groups: list[list[Any]] | None = None
         self.outs: Outs | None = None
         self._out: list[Array] | None = None
-        if call in _SENT:
+        if self.kind is not None:
             fitting = None if keys.has_half else keys.fitting(values)
             if fitting is None:
                 self._groups = self._checked(values)
@@ -68,39 +67,63 @@ class WholeKeys:
             self.arrays = fitting
         if out is not None:
             self._out = keys.fitting(out, writable=True)
-        if keys.has_half or (out is not None and self._out is None):
+        if (keys.has_half and self._pulls) or (out is not None and self._out is None):
             self.outs = self._checked_outs(out)
             first = [group[0][1] for group in self.outs if group]
             self._out = None
             if not keys.has_half:
                 self._out = keys.fitting(first[0] if self.single and first else first, writable=True)
 
-    def calls(
-        self, numbers: Sequence[int], hosts: list[Array], *, sends: bool = True, apart: bool = False
-    ) -> list[StoreCall]:
-        """A call for the keys of each step, or version, or `apart` for each key. `hosts`: the arrays, on the host."""
-        keys, out, values = self.keys, self._out, hosts
-        if sends and self._groups is not None:
-            values = self._sums(self._groups, hosts)
-        if len({*numbers}) < 2 and not apart:
-            return [StoreCall(keys, numbers[0] if numbers else 0, range(len(numbers)), values, out=out)]
-        together: dict[Any, list[int]] = {}
-        for at, number in enumerate(numbers):
-            together.setdefault(at if apart else number, []).append(at)
-        return [
-            StoreCall(
-                self._registry.key_set(keys.given[some[0]] if apart else [keys.given[at] for at in some], self.call),
-                numbers[some[0]],
-                some,
-                values and [values[at] for at in some],
-                out=None if out is None else [out[at] for at in some],
+    def begin(
+        self,
+        numbers: Sequence[int],
+        hosts: list[Array],
+        *,
+        check: Check | None = None,
+        reading: Reading = Reading.OWN,
+        priority: int = 0,
+    ) -> Future[Any]:
+        """Begins an operation for the keys of each step, or version. `hosts`: the arrays, on the host."""
+        values = hosts if self._groups is None else self._sums(self._groups, hosts)
+        groups: list[Sequence[int]] = [range(len(numbers))]
+        if len({*numbers}) > 1 or (self._pulls and len(numbers) > MAX_ENTRIES):
+            of: dict[tuple[int, int], list[int]] = {}
+            for at, number in enumerate(numbers):
+                of.setdefault((number, at // MAX_ENTRIES if self._pulls else 0), []).append(at)
+            groups = [*of.values()]
+        begun = []
+        for some in groups:
+            keys, mine, out, number = self.keys, values, self._out, numbers[some[0]] if some else 0
+            if len(groups) > 1:
+                keys = self._registry.key_set([keys.given[at] for at in some], self.call)
+                mine = values and [values[at] for at in some]
+                out = out and [out[at] for at in some]
+            operation = KeyOperation(
+                self._store.driver,
+                keys,
+                payload_kind=self.kind,
+                step=number,
+                arrays=mine,
+                version=(number if self.kind is None else number + 1) if self._pulls else None,
+                reading=reading,
+                out=out,
+                check=check,
+                priority=priority,
             )
-            for some in together.values()
-        ]
+            self._store.submit(operation)
+            begun.append(operation.future)
+        if len(begun) == 1:
+            return begun[0]
+
+        def in_order(found: list[list[Array]]) -> list[Array]:
+            values = dict(zip(chain.from_iterable(groups), chain.from_iterable(found), strict=True))
+            return [values[at] for at in range(len(numbers))]
+
+        return joined(begun, in_order if self._pulls else nothing)
 
     def _checked(self, values: Any) -> list[list[Any]]:
         """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
-        found, what = [], _SENT[self.call]
+        found, what = [], "value" if self.kind is PayloadKind.VALUE else "gradient"
         for where, key, value in self._each(values):
             form, told = (user_dtype(key), tuple(key.shape)), f"{where}: {what}"
             if what == "value" or not is_several(value, form[1]):
@@ -136,22 +159,6 @@ class WholeKeys:
 
 
 Given: TypeAlias = WholeKeys | TableRows
-
-
-def in_order(given: Given, begun: list[tuple[StoreCall, Future[Any]]], *, as_list: bool) -> Future[Any]:
-    """Ends with what a call's pulls end with, in the order of its keys: a list, or one value of a single key."""
-    if len(begun) == 1 and begun[0][0].keys.single == (given.single and not as_list):
-        return begun[0][1]
-
-    def ordered(found: list[Any]) -> Any:
-        placed: dict[int, Any] = {}
-        for (call, _), values in zip(begun, found, strict=True):
-            placed.update(zip(call.which, [values] if call.keys.single else values, strict=True))
-        values = [placed[at] for at in sorted(placed)]
-        return values[0] if given.single and not as_list else values
-
-    return joined([future for _, future in begun], ordered)
-
 
 # --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
 
@@ -203,8 +210,6 @@ class SlotSteps:
         """Steps that were ended in vain, each with the keys that were not pushed in it: they have to be ended again."""
         self._failed_ends: deque[dict[int, list[str]]] = deque()
         """What is not in `_to_end` yet: the thread that ends a future adds it here, as it may not wait for the lock."""
-        self.unchecked = set(registry.pushed)
-        """Keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
         self._lock = threading.RLock()
         """Held while steps are counted and handed over, which never waits. Reentrant, for calls in a signal's
         handler."""
@@ -220,44 +225,30 @@ class SlotSteps:
     def push(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         """Begins a step of each key. If it raises StoreRefusedError, it has begun none."""
         with uninterrupted(), self._lock:
-            return self._begin(call, names, step, arrays, send)
-
-    def pushpull(
-        self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]
-    ) -> Future[R] | None:
-        """The same in one message, whose result are the values after the step; None, and nothing has begun, if the keys
-        are at several steps or unchecked, a push has failed, or arrays are being copied from a GPU."""
-        with uninterrupted(), self._lock:
-            is_one = self.unchecked.isdisjoint(names) and len({*map(self._counts.__getitem__, names)}) < 2
-            if not is_one or self._traffic.under_way or (self._failed and any(self._failed.values())):
-                return None
-            return self._begin(call, names, step, arrays, send)
-
-    def _begin(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
-        begun = [*map(self._counts.__getitem__, names)]
-        steps = begun
-        if step is not None:
-            check_number(step, f"{self._registry.call(call)}: step")
-            steps = [int(step)] * len(names)
-            self._check_given(call, names, int(step))
-        elif self._failed:
-            self._check_none_refused(call, names, begun)
-        is_here = _ON_HOST.issuperset(map(type, arrays))
-        if not is_here:
-            self._traffic.load(arrays)
-        try:
-            # One call, in the middle of which no signal's handler runs.
-            self._counts.update(zip(names, map(max, begun, map(_NEXT, steps)), strict=True))
-            if step is not None:  # It has failed no more, whenever it begins.
-                for name in names:
-                    self._failed.get(name, {}).pop(steps[0], None)
-            if self._traffic.under_way or not is_here:
-                return self._bring(call, names, steps, arrays, send)
-            return send(steps, arrays)
-        except BaseException as error:
-            detail = f"{type(error).__name__} was raised in the middle of the call: {error}"
-            self._note(names, steps, StoreError(detail))
-            raise
+            begun = [*map(self._counts.__getitem__, names)]
+            steps = begun
+            if step is not None:
+                check_number(step, f"{self._registry.call(call)}: step")
+                steps = [int(step)] * len(names)
+                self._check_given(call, names, int(step))
+            elif self._failed:
+                self._check_none_refused(call, names, begun)
+            is_here = _ON_HOST.issuperset(map(type, arrays))
+            if not is_here:
+                self._traffic.load(arrays)
+            try:
+                # One call, in the middle of which no signal's handler runs.
+                self._counts.update(zip(names, map(max, begun, map(_NEXT, steps)), strict=True))
+                if step is not None:  # It has failed no more, whenever it begins.
+                    for name in names:
+                        self._failed.get(name, {}).pop(steps[0], None)
+                if self._traffic.under_way or not is_here:
+                    return self._bring(call, names, steps, arrays, send)
+                return send(steps, arrays)
+            except BaseException as error:
+                detail = f"{type(error).__name__} was raised in the middle of the call: {error}"
+                self._note(names, steps, StoreError(detail))
+                raise
 
     def _note(self, names: Sequence[str], steps: Sequence[int], error: StoreError) -> None:
         """Steps that were counted have failed: they may not have been sent. The client takes back what it begins."""
@@ -369,27 +360,33 @@ class SlotSteps:
         if step != self.start:
             raise StoreRefusedError(f"{where}: {step}; this store was connected with step={self.start}")
 
-    def not_restored(self, error: BaseException | None) -> StoreError | None:
-        """The error of a key's first calls, with what to do where the shards do not have the slot's first step yet."""
-        if not isinstance(error, StoreTimeoutError | StoreRefusedError):
-            return None
-        hint = f"if the shards are new, they are at step 0 until one slot calls restore(..., step={self.start})"
-        return type(error)(f"{error}; slot {self._registry.slot} was connected with step={self.start}: {hint}")
+    def or_not_restored(self, names: Sequence[str], begun: Future[R]) -> Future[R]:
+        """The same, whose error says, of a key's first steps, what to do where the shards do not have the slot's first
+        step yet."""
+        start = self.start
+        if not any(0 <= self.of(name) - start <= STEPS_AHEAD for name in names):
+            return begun
 
-    def check_steps(self, names: Sequence[str], highest: Array) -> None:
-        """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
-        pushed by a process before this one, and what is pushed again would count for nothing. `highest` versions of the
-        keys; -1 where no rows came."""
-        for name, version in zip(names, highest.tolist(), strict=True):
-            if name in self.unchecked and version > self._counts[name]:
-                detail = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
-                raise StoreRefusedError(
-                    f"{self._registry.where('pull', user_key(name))}: {detail}: another one was here before it, and "
-                    f"what is pushed again counts for nothing; to go on, connect with step={version}, and with a "
-                    "higher incarnation= where the other may still live; to start over, restart the shards"
-                )
-            if version >= 0:
-                self.unchecked.discard(name)
+        def told(error: BaseException | None) -> StoreError | None:
+            if not isinstance(error, StoreTimeoutError | StoreRefusedError):
+                return None
+            hint = f"if the shards are new, they are at step 0 until one slot calls restore(..., step={start})"
+            return type(error)(f"{error}; slot {self._registry.slot} was connected with step={start}: {hint}")
+
+        return after(begun, told)
+
+    def check(self, name: str, version: int) -> StoreRefusedError | None:
+        """The error of a pull where a key has seen more steps of this slot than this process has begun: it was pushed
+        by a process before this one, and what is pushed again would count for nothing."""
+        begun = self._counts.get(name, version)
+        if version <= begun:
+            return None
+        return StoreRefusedError(
+            f"{self._registry.where('pull', user_key(name))}: it has seen {version} steps of this slot, and this "
+            f"process has begun {begun}: another one was here before it, and what is pushed again counts for nothing; "
+            f"to go on, connect with step={version}, and with a higher incarnation= where the other may still live; to "
+            "start over, restart the shards"
+        )
 
     def _check_none_refused(self, call: str, names: Sequence[str], versions: Sequence[int]) -> None:
         """Raises StoreRefusedError where a step before a key's version was refused: until it is pushed again no step

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeAlias, overload
@@ -19,14 +18,14 @@ import numpy as np
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store, StoreCall, consistent_read
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.calls import Store, consistent_read
+from weft_kvstore.client.operation import RowOperation
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
 from weft_kvstore.description.records import KeyDescription, StoreDescription, is_given
 from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
-from weft_kvstore.futures import after, finished, joined, nothing
+from weft_kvstore.futures import finished, joined, nothing
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     as_given,
@@ -34,7 +33,7 @@ from weft_kvstore.library.arrays import (
     checked,
     user_dtype,
 )
-from weft_kvstore.library.calls import Given, SlotSteps, WholeKeys, check_number, checked_priority, in_order, is_whole
+from weft_kvstore.library.calls import Given, SlotSteps, WholeKeys, check_number, checked_priority, is_whole
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
 from weft_kvstore.library.rows import TableRows
 from weft_kvstore.library.waits import Barriers, await_shards
@@ -42,8 +41,8 @@ from weft_kvstore.local import LocalSlot, LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome
-from weft_kvstore.wire.messages import MAX_ENTRIES, PayloadKind
+from weft_kvstore.store import ClientStatistics, StepOutcome
+from weft_kvstore.wire.messages import PayloadKind, Reading
 
 MASTER: Final = "weft.master"
 """In a key's state: the float32 value of a key whose users have 16 bits."""
@@ -96,6 +95,7 @@ class KVStore:
         else:
             self._registry, self._traffic = same._registry, same._traffic
             self._steps, self._barriers = same._steps, same._barriers
+        self._whole = partial(WholeKeys, self._registry, store)
         self._rows = partial(TableRows, self._registry, store)
         _stores.add(self)
 
@@ -263,7 +263,7 @@ class KVStore:
         when the shards have the gradient, which may be before they apply it.
         """
         keys = self._registry.key_set(key, "push", pushes=True)
-        return self._push(WholeKeys(self._registry, "push", keys, gradient), step, priority)
+        return self._call(self._whole("push", keys, gradient), step, priority)
 
     def push_rows(
         self, key: UserKey | UserKeys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0
@@ -272,25 +272,25 @@ class KVStore:
 
         Rows of the same id are added up, and negative ids are padding. A table is pushed once a step; `ids` may be
         empty."""
-        return self._push(self._rows("push_rows", key, ids, rows), step, priority)
+        return self._call(self._rows("push_rows", key, ids, rows), step, priority)
 
-    def _push(self, given: Given, step: int | None, priority: int) -> Future[None]:
+    def _call(self, given: Given, number: int | None, priority: int = 0, *, settled: bool = False) -> Future[Any]:
+        """Begins a call that pushes a step, or pulls a version, or both. What is pulled has the types that users have,
+        and is in the arrays that they have given for it."""
         if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(given.call))
-
-        def send(steps: list[int], hosts: list[Array]) -> Future[None]:
-            return self._send(given.calls(steps, hosts), PayloadKind.GRADIENT, priority)
-
-        pushed = self._steps.push(given.call, given.names, step, given.arrays, send)
-        if self._steps.start and not self._steps.unchecked.isdisjoint(given.names):
-            return after(pushed, self._steps.not_restored)
-        return pushed
-
-    def _send(self, calls: Sequence[StoreCall], kind: PayloadKind, priority: int = 0) -> Future[None]:
-        begun = [
-            self._store.push(one.keys, one.number, one.values, one.ids, kind=kind, priority=priority) for one in calls
-        ]
-        return begun[0] if len(begun) == 1 else joined(begun, nothing)
+        pushes, steps = given.kind is not None, self._steps
+        check = steps.check if pushes or number is None else None
+        reading = Reading.SETTLED if settled else Reading.OWN
+        begin = partial(given.begin, check=check, reading=reading, priority=priority)
+        begun = (steps.push if pushes else steps.pull)(given.call, given.names, number, given.arrays, begin)
+        if steps.start:
+            begun = steps.or_not_restored(given.names, begun)
+        if given.outs is None:
+            return begun
+        found = joined([begun], lambda one: as_given(given.specs, one if given.single else one[0]))
+        where = self._registry.call(given.call)
+        return self._traffic.deliver(where, given.names, found, given.outs, single=given.single)
 
     @overload
     def pull(
@@ -315,7 +315,7 @@ class KVStore:
         for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
         """
         keys = self._registry.key_set(key, "pull")
-        return self._pull(WholeKeys(self._registry, "pull", keys, out=out), version, settled=settled, priority=priority)
+        return self._call(self._whole("pull", keys, out=out), version, priority, settled=settled)
 
     def pull_rows(
         self,
@@ -328,67 +328,7 @@ class KVStore:
         priority: int = 0,
     ) -> Future[Any]:
         """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
-        given = self._rows("pull_rows", key, ids, out=out, pulls=True)
-        return self._pull(given, version, settled=settled, priority=priority)
-
-    def _pull(
-        self,
-        given: Given,
-        version: int | None,
-        *,
-        settled: bool = False,
-        state: bool = False,
-        priority: int = 0,
-        follows: bool = False,
-    ) -> Future[Any]:
-        """Values, or the rule's `state`. With `follows` it has the version after this call's push."""
-        if type(priority) is not int or priority:
-            priority = checked_priority(priority, self._registry.call(given.call))
-        delivers = given.outs is not None and not state
-
-        def send(versions: list[int], hosts: list[Array]) -> Future[Any]:
-            unchecked = (version is None or follows) and not state and not self._steps.unchecked.isdisjoint(given.names)
-            begun: list[tuple[StoreCall, Future[Any]]] = []
-            for one in given.calls(versions, hosts, sends=False, apart=state):
-                pulled = self._store.pull(
-                    one.keys,
-                    one.number,
-                    one.wanted,
-                    settled=settled,
-                    state=state,
-                    out=one.out,
-                    shape=one.shape,
-                    with_versions=unchecked,
-                    priority=priority,
-                )
-                if unchecked:
-                    pulled = self._checked(one.keys, pulled)
-                elif state and one.keys.has_half and one.keys.layout is None:
-                    master: Future[Any] = self._store.pull(one.keys, one.number, settled=settled, as_kept=True)
-                    pulled = joined([pulled, master], lambda both: {**both[0], MASTER: both[1]})
-                begun.append((one, pulled))
-            return in_order(given, begun, as_list=delivers)
-
-        pulled = self._steps.pull(given.call, given.names, version, given.pull_arrays, send)
-        return self._deliver(given, pulled) if delivers else pulled
-
-    def _checked(self, keys: KeySet, pulled: Future[Pulled]) -> Future[Any]:
-        """The first values that are pulled of keys: are they those of the step at which the slot has begun?"""
-        if self._steps.start:
-            pulled = after(pulled, self._steps.not_restored)
-
-        def values(found: Pulled) -> Any:
-            self._steps.check_steps(keys.names, found.highest)
-            return found.values[0] if keys.single else found.values
-
-        return joined([pulled], lambda found: values(found[0]))
-
-    def _deliver(self, given: Given, pulled: Future[list[Array]]) -> Future[Any]:
-        """Values in the types that users have, and in the arrays that they have given for them."""
-        assert given.outs is not None
-        found = joined([pulled], lambda values: as_given(given.specs, values[0]))
-        where = self._registry.call(given.call)
-        return self._traffic.deliver(where, given.names, found, given.outs, single=given.single)
+        return self._call(self._rows("pull_rows", key, ids, out=out), version, priority, settled=settled)
 
     @overload
     def pushpull(
@@ -403,7 +343,7 @@ class KVStore:
     ) -> Future[Any]:
         """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
         keys = self._registry.key_set(key, "pushpull", pushes=True)
-        return self._pushpull(WholeKeys(self._registry, "pushpull", keys, gradient, out), step, priority)
+        return self._call(self._whole("pushpull", keys, gradient, out=out), step, priority)
 
     def pushpull_rows(
         self,
@@ -419,67 +359,40 @@ class KVStore:
         """`push_rows`, then `pull_rows` of the version that includes it, in one message.
 
         The result are the new rows of `ids`, or of `pull_ids`, such as those of the next batch."""
-        call = "pushpull_rows"
-        if pull_ids is None:
-            given = self._rows(call, key, ids, rows, out, pulls=True)
-        else:
-            given = self._rows(call, key, ids, rows)
-            given.then_pull(self._rows(call, key, pull_ids, out=out, pulls=True))
-        return self._pushpull(given, step, priority)
-
-    def _pushpull(self, given: Given, step: int | None, priority: int) -> Future[Any]:
-        if type(priority) is not int or priority:
-            priority = checked_priority(priority, self._registry.call(given.call))
-
-        def send(steps: list[int], hosts: list[Array]) -> Future[Any]:
-            begun: list[tuple[StoreCall, Future[Any]]] = []
-            for one in given.calls(steps, hosts):
-                pulled = self._store.pushpull(
-                    one.keys,
-                    one.number,
-                    one.values,
-                    one.ids,
-                    out=one.out,
-                    wanted=one.wanted,
-                    shape=one.shape,
-                    priority=priority,
-                )
-                begun.append((one, pulled))
-            return in_order(given, begun, as_list=given.outs is not None)
-
-        found = None
-        if len(given.names) <= MAX_ENTRIES:
-            found = self._steps.pushpull(given.call, given.names, step, given.arrays, send)
-        if found is None:  # Keys are at several steps, a push has failed, or arrays are not on the host yet.
-            pushed = self._push(given, step, priority)
-            pulled = self._pull(given, None if step is None else int(step) + 1, priority=priority, follows=True)
-            return joined([pulled, pushed], itemgetter(0))
-        return found if given.outs is None else self._deliver(given, found)
+        return self._call(self._rows("pushpull_rows", key, ids, rows, out, pull_ids), step, priority)
 
     def pull_state(self, key: UserKey | UserKeys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
         """The optimizer's state of a key, such as momentum, by name; each of the key's shape."""
         keys = self._registry.key_set(key, "pull_state")
-        return self._pull(WholeKeys(self._registry, "pull_state", keys), version, settled=settled, state=True)
+
+        def send(versions: list[int], _: list[Array]) -> Future[Any]:
+            begun = []
+            for spec, number in zip(keys.keys, versions, strict=True):
+                pulled = self._store.pull(spec.key, number, settled=settled, state=True)
+                if spec.half is not None:
+                    master: Future[Any] = self._store.pull(spec.key, number, settled=settled, as_kept=True)
+                    pulled = joined([pulled, master], lambda both: {**both[0], MASTER: both[1]})
+                begun.append(pulled)
+            return begun[0] if keys.single else joined(begun, list)
+
+        return self._steps.pull("pull_state", keys.names, version, [], send)
 
     def pull_state_rows(
         self, key: UserKey | UserKeys, ids: Any, *, version: int | None = None, settled: bool = False
     ) -> Future[Any]:
         """`pull_state` of rows of a table, shaped as by `pull_rows`."""
-        return self._pull(self._rows("pull_state_rows", key, ids, pulls=True), version, settled=settled, state=True)
+        return self._call(self._rows("pull_state_rows", key, ids), version, settled=settled)
 
     def set(self, key: UserKey | UserKeys, value: Any, *, version: int) -> Future[None]:
         """Sets the key's value at a version that has not passed; immediately in async mode."""
-        return self._set(WholeKeys(self._registry, "set", self._registry.key_set(key, "set"), value), version)
+        return self._set(self._whole("set", self._registry.key_set(key, "set"), value), version)
 
     def set_rows(self, key: UserKey | UserKeys, ids: Any, rows: Any, *, version: int) -> Future[None]:
         """`set` of rows of a table; of an id that is there twice the last row counts."""
         return self._set(self._rows("set_rows", key, ids, rows), version)
 
     def _set(self, given: Given, version: int) -> Future[None]:
-        def give(versions: list[int], hosts: list[Array]) -> Future[None]:
-            return self._send(given.calls(versions, hosts), PayloadKind.VALUE)
-
-        return self._steps.set(given.call, given.names, version, given.arrays, give)
+        return self._steps.set(given.call, given.names, version, given.arrays, given.begin)
 
     def restore(self, key: UserKey | UserKeys, value: Any, state: Any = None, *, step: int) -> Future[None]:
         """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
@@ -538,11 +451,13 @@ class KVStore:
 
         def give(versions: list[int], hosts: list[Array]) -> Future[None]:
             """Values first: there is state of rows that are there."""
-            calls = given.calls(versions, hosts)
-            begun = [self._send(calls, PayloadKind.RESTORED)]
+            begun = [given.begin(versions, hosts)]
             for (at, array), values in zip(of_state, hosts[len(given.arrays) :], strict=True):
-                one, kept = calls[at], given.tables[at].kept(values)
-                begun.append(self._store.push(one.keys, array, kept, one.ids, kind=PayloadKind.RESTORED_STATE))
+                one, kind = given.tables[at], PayloadKind.RESTORED_STATE
+                kept, rows = one.checked_ids(hosts[2 * at]), one.kept(values)
+                state = RowOperation(self._store.driver, one.keys, payload_kind=kind, step=array, arrays=rows, ids=kept)
+                self._store.submit(state)
+                begun.append(state.future)
             return joined(begun, nothing)
 
         return self._steps.set(call, given.names, step, arrays, give)
@@ -557,12 +472,11 @@ class KVStore:
         call = "read_consistent"
         self._registry.check_sync(call)
         keys = self._registry.key_set(key, call)
-        several = self._registry.key_set([*keys.given], call)
         read = self._traffic.bring(
             self._registry.call(call),
             keys.names,
             [],
-            lambda _: consistent_read(self._store, several, several.versioned),
+            lambda _: consistent_read(self._store, keys.names, keys.versioned),
         )
         return joined([read], lambda found: (found[0][0], as_given(keys.keys, found[0][1])))
 

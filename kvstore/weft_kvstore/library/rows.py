@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store, StoreCall
-from weft_kvstore.client.operation import Ids
+from weft_kvstore.client.calls import Store
+from weft_kvstore.client.operation import Check, Ids, RowOperation
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.futures import joined, nothing
 from weft_kvstore.library.arrays import (
     Outs,
     checked,
@@ -25,15 +27,23 @@ from weft_kvstore.library.arrays import (
 from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.sharding import MOST_ROWS_A_CALL
+from weft_kvstore.wire.messages import PayloadKind, Reading
 
-NOT_SENT: Final = object()
-"""Instead of rows: a call has none."""
+CALLS: Final[Mapping[str, tuple[PayloadKind | None, bool]]] = {
+    "push": (PayloadKind.GRADIENT, False),
+    "pushpull": (PayloadKind.GRADIENT, True),
+    "pull": (None, True),
+    "pull_state": (None, True),
+    "set": (PayloadKind.VALUE, False),
+    "restore": (PayloadKind.RESTORED, False),
+}
+"""What a call sends, and whether it pulls."""
 
 
 class TableRows:
-    """A call of rows of one table, or of a list: of `ids`, with `rows` for them if these are sent. Those of the same
-    ids, or of another call's (see `then_pull`), are pulled. `arrays` are to be on the host before it begins: by turns
-    the ids and the rows that are sent, then the ids of other rows that are wanted; before a pull alone `pull_arrays`.
+    """A call of rows of one table, or of a list: of `ids`, with `rows` for them if it sends these. It pulls those of
+    the same ids, or of `pull_ids`. `arrays` are to be on the host before it begins: by turns the ids and the rows that
+    are sent, then the ids of other rows that are pulled.
 
     Raises StoreRefusedError for ids and arrays that do not fit."""
 
@@ -44,74 +54,98 @@ class TableRows:
         call: str,
         key: object,
         ids: Any,
-        rows: Any = NOT_SENT,
+        rows: Any = None,
         out: Any = None,
-        *,
-        pulls: bool = False,
+        pull_ids: Any = None,
     ) -> None:
-        self.call, self._sends = call, rows is not NOT_SENT
-        given = (ids, rows, out) if self._sends else (ids, None, out)
-        pushes = self._sends and call.startswith("push")
-        self.single, keys, self.specs, each = registry.listed(call, key, *given, rows=True, pushes=pushes)
-        self.names, self.tables = list[str](), list[Table]()
-        self.arrays, self.pull_arrays = list[Any](), list[Any]()
-        self.outs: Outs | None = None
+        self.call, self._registry, self._store = call, registry, store
+        self.kind, self._pulls = CALLS[call.removesuffix("_rows")]
+        self._of_state = call == "pull_state_rows"
+        pushes = self.kind is PayloadKind.GRADIENT
+        self.single, keys, self.specs, each = registry.listed(
+            call, key, ids, rows, out, pull_ids, rows=True, pushes=pushes
+        )
+        self.names, self.tables, self._pulled = list[str](), list[Table](), list[Table]()
+        self.arrays, others = list[Any](), list[Any]()
         delivers = False
-        for one, spec, some, values, target in zip(keys, self.specs, *each, strict=True):
-            table = Table(store.table(spec.key), registry.where(call, one), some, target)
-            if self._sends:
-                self.arrays += [table.ids, table.checked_rows(values)]
-            if pulls or spec.growth is not None:
-                table.check_count()
+        for one, spec, some, values, target, other in zip(keys, self.specs, *each, strict=True):
+            where, keys_of, grows = registry.where(call, one), store.table(spec.key), spec.growth is not None
+            table = pulled = Table(
+                keys_of, where, some, target if pull_ids is None else None, counts=grows or self._pulls
+            )
+            if pull_ids is not None:
+                pulled = Table(keys_of, where, other, target, counts=True)
+                others.append(pulled.ids)
+            self.arrays.append(table.ids)
+            if self.kind is not None:
+                self.arrays.append(table.checked_rows(values))
             self.names.append(spec.key)
             self.tables.append(table)
-            self.pull_arrays.append(table.ids)
-            delivers = delivers or table.out is not None or spec.half is not None
-        if pulls and delivers:
-            self.outs = [[] if table.out is None else [table.out] for table in self.tables]
-        self._wanted = self.tables
+            self._pulled.append(pulled)
+            delivers = delivers or target is not None or spec.half is not None
+        self.arrays += others
+        self.outs: Outs | None = None
+        if delivers and self._pulls and not self._of_state:
+            self.outs = [[] if table.out is None else [table.out] for table in self._pulled]
 
-    def then_pull(self, other: TableRows) -> TableRows:
-        """With the rows of another call as those that are pulled."""
-        self._wanted, self.pull_arrays, self.outs = other.tables, other.pull_arrays, other.outs
-        self.arrays += other.pull_arrays
-        return self
-
-    def calls(
-        self, numbers: Sequence[int], hosts: list[Array], *, sends: bool = True, apart: bool = True
-    ) -> list[StoreCall]:
-        """A call for each table. All are checked before any is begun: of a call that does not fit, nothing begins."""
-        sends, found = sends and self._sends, []
-        others = hosts[2 * len(self.tables) :] if sends else hosts
-        for at, (number, table, wanted) in enumerate(zip(numbers, self.tables, self._wanted, strict=True)):
-            own = rows = pulled = None
-            if sends:
-                own, rows = table.checked_ids(hosts[2 * at]), table.kept(hosts[2 * at + 1])
-            if not sends or wanted is not table:  # Else those that are sent.
-                pulled = wanted.checked_ids(others[at])
-            found.append(StoreCall(table.table, number, (at,), rows, own, pulled, None, wanted.shape))
-        return found
+    def begin(
+        self,
+        numbers: Sequence[int],
+        hosts: list[Array],
+        *,
+        check: Check | None = None,
+        reading: Reading = Reading.OWN,
+        priority: int = 0,
+    ) -> Future[Any]:
+        """Begins an operation for each table. All are checked before any is begun: of a call that does not fit, nothing
+        begins."""
+        made = []
+        for at, (number, table, pulled) in enumerate(zip(numbers, self.tables, self._pulled, strict=True)):
+            ids = rows = wanted = None
+            if self.kind is not None:
+                wanted = ids = table.checked_ids(hosts[2 * at])
+                rows = table.kept(hosts[2 * at + 1])
+            if self._pulls and (self.kind is None or pulled is not table):
+                given, before_padding = pulled.checked_ids(hosts[at - len(numbers)])
+                wanted = given.copy(), before_padding
+            operation = RowOperation(
+                self._store.driver,
+                table.keys,
+                payload_kind=self.kind,
+                step=number,
+                arrays=rows,
+                ids=ids,
+                version=(number if self.kind is None else number + 1) if self._pulls else None,
+                reading=reading,
+                wanted=wanted,
+                shape=pulled.shape,
+                names=self._registry.state_of(table.spec) if self._of_state else None,
+                check=None if self._of_state else check,
+                priority=priority,
+            )
+            made.append(operation)
+        for operation in made:
+            self._store.submit(operation)
+        return made[0].future if self.single else joined([one.future for one in made], list if self._pulls else nothing)
 
 
 class Table:
     """A table of a call. Its `ids` are checked at once, those of a GPU once they are on the host: `shape` is that of
-    their rows. `out` is an array for these, as it was given and as it is written."""
+    their rows. `out` is an array for these, as it was given and as it is written. Where it `counts` them, there may be
+    no more than a call may have."""
 
-    def __init__(self, table: KeySet, where: str, ids: Any, out: Any) -> None:
-        (self.spec,), (self._dtype,) = table.keys, table.dtypes
-        self.table, self.where = table, where
+    def __init__(self, keys: KeySet, where: str, ids: Any, out: Any, *, counts: bool) -> None:
+        (self.spec,), (self._dtype,) = keys.keys, keys.dtypes
+        self.keys, self.where = keys, where
         if type(ids) is not np.ndarray or ids.dtype != np.int64 or not ids.size:
             ids = checked_ids(ids, where)
         self.ids, is_here = ids, isinstance(ids, np.ndarray)
         self._checked = self._check(ids) if is_here else None
-        self._leading = ids.shape if is_here else form_of(ids)[1]
-        self.shape = (*self._leading, *self.spec.shape[1:])
+        leading = ids.shape if is_here else form_of(ids)[1]
+        self.shape = (*leading, *self.spec.shape[1:])
         self.out = None if out is None else (out, checked_out(out, user_dtype(self.spec), self.shape, where))
-
-    def check_count(self) -> None:
-        """Raises StoreRefusedError where there are more rows than a call may have."""
-        if (count := math.prod(self._leading)) > MOST_ROWS_A_CALL:
-            raise StoreRefusedError(f"{self.where}: {count} rows; a call may have {MOST_ROWS_A_CALL}")
+        if counts and (count := math.prod(leading)) > MOST_ROWS_A_CALL:
+            raise StoreRefusedError(f"{where}: {count} rows; a call may have {MOST_ROWS_A_CALL}")
 
     def checked_rows(self, rows: Any) -> Any:
         """Rows that are sent. Raises StoreRefusedError."""

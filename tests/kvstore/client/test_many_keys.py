@@ -248,13 +248,13 @@ class TestConsistentReads:
         cluster = self.cluster()
         for name in ("k0", "k1", "k2"):
             self.push(cluster, name, 0)
-        version, values = cluster.ended(consistent_read(cluster.store, cluster.store.key_set(["k2", "k0"]), [0, 1]))
+        version, values = cluster.ended(consistent_read(cluster.store, ["k2", "k0"], [0, 1]))
         assert (version, [float(value[0]) for value in values]) == (1, [1.0, 1.0])
 
     def test_keys_that_are_behind_are_waited_for(self) -> None:
         cluster = self.cluster()
         self.push(cluster, "k0", 0)
-        read = consistent_read(cluster.store, cluster.store.key_set(["k0", "k1", "k2"]), [0, 1, 2])
+        read = consistent_read(cluster.store, ["k0", "k1", "k2"], [0, 1, 2])
         while cluster.step(cluster.choose):
             pass
         assert not read.done()

@@ -163,7 +163,7 @@ def test_a_barrier_that_a_slot_does_not_reach_names_it(make_alone: Make) -> None
     one, *_ = make_alone(describe({"w": zero(2)}, slots=3, rule="sgd"), timeout_s=0.5)
     with pytest.raises(StoreTimeoutError, match=r"^slot 0: barrier took over .*waits for slots 1, 2 to call it$"):
         one.barrier().result(WAIT_S)
-    with pytest.raises(StoreTimeoutError, match=r"^slot 0: pull of key 'w', version 1 took.*waits for slots 1, 2"):
+    with pytest.raises(StoreTimeoutError, match=r"^slot 0: pushpull of key 'w', step 0 took.*waits for slots 1, 2"):
         one.pushpull("w", ones(2)).result(WAIT_S)
 
 

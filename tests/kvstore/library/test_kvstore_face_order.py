@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,45 +13,38 @@ import pytest
 import strict_copies
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
-from weft_kvstore import Key, KVStore, StoreError, describe
-from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore import Key, KVStore, Store, StoreError, describe
+from weft_kvstore.client.operation import Operation, PushPull
 
 SOON_S = 0.2
 """Far longer than a thread takes that nothing keeps."""
 
 
 class Recorded:
-    """A store that says in which order it was called: (call, keys, step). `at` is called before each push."""
+    """What a store is given to begin, in order: (call, keys, step). `at` is called before each push."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, store: Store) -> None:
+        self._submit = store.submit
+        store.submit = self.submit
         self.calls: list[tuple[str, str, int]] = []
-        self.at: Any = lambda step: None
+        self.at: Callable[[int], object] = lambda step: None
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name not in {"push", "pushpull", "set", "barrier", "pull"}:
-            return found
-
-        def called(key: Any, step: Any, *rest: Any, **named: Any) -> Any:
-            if name.startswith("push"):
-                self.at(step)
-            first, second = (step, key) if name == "barrier" else (key, step)
-            names = first if isinstance(first, str) else ",".join(getattr(first, "names", first))
-            call = "set" if named.get("kind") is PayloadKind.VALUE else name
-            self.calls.append((call, names, second))
-            return found(key, step, *rest, **named)
-
-        return called
+    def submit(self, operation: Operation) -> None:
+        call, names = str(operation).split()[0], ""
+        if isinstance(operation, PushPull):
+            names = ",".join(operation.keys.names)
+        if operation.pushes is not None:
+            self.at(operation.pushes)
+        self.calls.append((call, names, operation.version if call == "pull" else operation.step))
+        self._submit(operation)
 
 
 @contextmanager
 def recorded(*, slots: int = 1) -> Iterator[tuple[KVStore, Recorded]]:
     keys = {name: Key(shape=(4,), initializer=0.0) for name in ("w", "b")}
     keys["t"] = Key(shape=(4, 2), initializer=0.0, rows=True)
-    with faces("local", describe(keys, slots=slots, rule="sgd", lr=1.0)) as stores:
-        store = Recorded(stores[0]._store)
-        yield KVStore(store, stores[0].description, 0), store  # type: ignore[arg-type]  # it stands in for one
+    with faces("local", describe(keys, slots=slots, rule="sgd", lr=1.0)) as (store, *_):
+        yield store, Recorded(store._store)
 
 
 def ones(number: float = 1.0) -> np.ndarray:
@@ -174,11 +166,10 @@ def test_rows_and_ids_of_a_gpu_keep_the_order_of_their_table(copies: Copies, dty
         copies.let_go()
         assert pulled.result(WAIT_S).tolist() == [[-2.0, -2.0]] * 2
         assert both.result(WAIT_S).tolist() == [[-3.0, -3.0]] * 2
-        steps = [("push", "t", 0), ("push", "t", 1), ("pull", "t", 2), ("push", "t", 2), ("pull", "t", 3)]
-        assert found.calls == steps
+        assert found.calls == [("push", "t", 0), ("push", "t", 1), ("pull", "t", 2), ("pushpull", "t", 2)]
         store.push_rows("t", ids, rows)
         store.pushpull_rows("t", ids, rows)
-        assert found.calls[5:] == [("push", "t", 3), ("pushpull", "t", 4)]
+        assert found.calls[4:] == [("push", "t", 3), ("pushpull", "t", 4)]
 
 
 def test_a_value_of_a_gpu_is_set_before_the_word_that_there_is_nothing_and_before_a_pull(copies: Copies) -> None:
@@ -233,10 +224,10 @@ def test_what_a_thread_asks_of_a_key_is_told_while_another_pushes() -> None:
 
 
 @pytest.mark.parametrize("is_numbered", [False, True])
-def test_a_pushpull_is_one_call_once_the_version_of_its_key_was_checked(is_numbered: bool) -> None:
+def test_a_pushpull_is_one_operation(is_numbered: bool) -> None:
     with recorded() as (store, found):
         for step in range(3):
             number = step if is_numbered else None
             store.pushpull("w", ones(), step=number).result(WAIT_S)
             store.pushpull_rows("t", [1], np.ones((1, 2), np.float32), step=number).result(WAIT_S)
-        assert [call for call, *_ in found.calls] == ["push", "pull"] * 2 + ["pushpull"] * 4
+        assert [call for call, *_ in found.calls] == ["pushpull"] * 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from itertools import count
 from types import FrameType
@@ -19,11 +18,9 @@ from face_stores import WAIT_S, push, steps_of
 from same_host_children import wait_until
 from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore, StoreRefusedError
-from weft_kvstore.arrays import Array
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.description.form import store_name, user_key
 from weft_kvstore.futures import OtherThread, StoreFuture, _part_ended, finished, joined, then
-from weft_kvstore.store import Pulled
 
 USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))
 
@@ -191,36 +188,24 @@ def late() -> None:
 class ManyStore:
     """A store that takes many keys at once, and none alone."""
 
+    driver = None
+
     def __init__(self) -> None:
         self.failed: dict[str, dict[int, BaseException]] = {}
         self.pushed: list[tuple[list[str], int]] = []
         self.outs: list[bool] = []
 
-    def push(
-        self, keys: Sequence[str] | KeySet, step: int, gradients: Sequence[Array], *_: object, **__: object
-    ) -> Future[None]:
-        keys = keys.names if isinstance(keys, KeySet) else keys
-        assert all(np.all(gradient == len(key)) for key, gradient in zip(keys, gradients, strict=True))
-        self.pushed.append((list(keys), step))
-        return finished(None)
-
-    def pull(
-        self,
-        keys: Sequence[str] | KeySet,
-        version: int,
-        *_: object,
-        settled: bool = False,
-        out: Sequence[Array] | None = None,
-        with_versions: bool = False,
-        **__: object,
-    ) -> Future[Any]:
-        keys = keys.names if isinstance(keys, KeySet) else keys
-        self.outs.append(out is not None)
-        found = [np.empty(2, np.float32) for _ in keys] if out is None else list(out)
-        for key, value in zip(keys, found, strict=True):
-            value[:] = len(key) + 10 * version
-        versions = np.full(len(found), version)
-        return finished(Pulled(found, versions, versions) if with_versions else found)
+    def submit(self, operation: KeyOperation) -> None:
+        names, found = list(operation.keys.names), None
+        if operation.is_pull:
+            self.outs.append(operation.out is not None)
+            found = operation.keys.new_arrays() if operation.out is None else operation.out
+            for key, value in zip(names, found, strict=True):
+                value[:] = len(key) + 10 * operation.version
+        else:
+            assert all(np.all(gradient == len(key)) for key, gradient in zip(names, operation.arrays, strict=True))
+            self.pushed.append((names, operation.step))
+        operation.future.set_result(found)
 
     def close(self) -> None:
         pass

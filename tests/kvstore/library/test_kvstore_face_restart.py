@@ -92,10 +92,36 @@ def test_a_process_that_pushes_numbered_steps_or_rows_anew_hears_of_it_too(kind:
         assert not first.pull_rows("t", [-1]).result(WAIT_S).any()
         second = join(0)
         assert not second.pull_rows("t", []).result(WAIT_S).size  # It says nothing of the table.
-        with pytest.raises(StoreRefusedError, match=r"pull of key '[wt]': it has seen 3 steps .*step=3"):
-            one_step(second, 0)
+        for step in range(2):  # What was pushed has arrived: it is not to be pushed again.
+            with pytest.raises(StoreRefusedError, match=r"pull of key '[wt]': it has seen 3 steps .*step=3"):
+                one_step(second, step)
         third = join(0, step=3)
         assert (one_step(third, 3) == -4).all()
+
+
+def test_a_process_goes_on_in_the_middle_of_a_step(kind: str) -> None:
+    """The one before it has pushed some keys of the step."""
+    with joining(kind, described()) as join:
+        first = join(0)
+        first.init("w", ones())
+        first.pushpull(["w", "b"], [ones(), ones()]).result(WAIT_S)
+        first.pushpull("w", ones()).result(WAIT_S)
+        second = join(0, step=1)
+        assert np.array_equal(second.pull("b").result(WAIT_S), -ones())
+        for number in (2, 3):
+            w, b = second.pushpull(["w", "b"], [ones(), ones()]).result(WAIT_S)
+            assert np.array_equal(w, ones() - number)
+            assert np.array_equal(b, -number * ones())
+
+
+def test_two_objects_that_push_the_same_slot_hear_of_each_other() -> None:
+    with KVStore.local(described()) as first:
+        first.init("w", ones())
+        first.pushpull("w", ones()).result(WAIT_S)
+        second = first.at_slot(0, step=1)
+        second.pushpull("w", ones()).result(WAIT_S)
+        with pytest.raises(StoreRefusedError, match=r"pull of key 'w': it has seen 2 steps .* has begun 1: another"):
+            first.pull("w").result(WAIT_S)
 
 
 def test_who_only_reads_may_come_at_any_time(kind: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import weft_kvstore.shard.core
 from face_stores import WAIT_S, Make
+from store_cluster import pushpull_rows
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, LinkSettings, ShardServer, StoreRefusedError, StoreTimeoutError, describe
 from weft_kvstore.client.store_client import StoreClient
@@ -101,6 +102,21 @@ def test_gradients_that_were_refused_have_to_be_pushed_again(make: Make) -> None
     for _ in range(3):
         other.push("w", ones()).result(WAIT_S)
     assert again.result(WAIT_S).tolist() == [-8.0] * 4
+
+
+def test_gradients_behind_a_push_that_may_have_failed_count_and_the_call_says_which_is_to_be_pushed_again(
+    make: Make,
+) -> None:
+    one, other = make(describe({"w": Key(shape=(4,), initializer=0.0)}, slots=2, rule="sgd", lr=1.0))
+    one.push("w", ones()).result(WAIT_S)
+    one._store.failed["w"] = {0: StoreTimeoutError("no answer")}
+    behind = one.pushpull("w", ones())
+    with pytest.raises(StoreTimeoutError, match=r"'w', .*: step 0 has to be pushed again, with step=0; .*no answer"):
+        behind.result(WAIT_S)
+    for _ in range(2):
+        other.push("w", ones()).result(WAIT_S)
+    assert one.pushpull("w", ones(), step=0).result(WAIT_S).tolist() in ([-2.0] * 4, [-4.0] * 4)
+    assert one.pull("w").result(WAIT_S).tolist() == [-4.0] * 4
 
 
 def test_keys_at_several_steps_and_lists_give_what_a_push_and_a_pull_give(make: Make) -> None:
@@ -308,8 +324,7 @@ def test_rows_have_their_version_and_count_once_however_often_connections_break(
             pulled = np.int64(choose.sample(range(100), 30)) if pull_others else ids
             expected[ids] -= slot + 1
             rows = np.full((len(ids), 2), slot + 1, np.float32)
-            own = (pulled, None) if pull_others else None
-            calls.append(store.pushpull(store.table("t"), step, rows, (ids, None), wanted=own))
+            calls.append(pushpull_rows(store, step, rows, ids, pulled if pull_others else None))
             wanted.append(pulled)
         for _ in range(80):
             simulation.step(choose)

@@ -246,15 +246,15 @@ def test_what_does_not_fit_a_table_is_not_restored() -> None:
         ):
             with pytest.raises(StoreRefusedError, match=told):
                 call()
-        table, ids = store._store.table("t"), (np.zeros(1, np.int64), None)
-        sent = store._store.push(table, 1, rows, ids, kind=PayloadKind.RESTORED_STATE)
+        ids = np.zeros(1, np.int64)
+        sent = store._store.push("t", 1, rows, ids, kind=PayloadKind.RESTORED_STATE)
         with pytest.raises(StoreRefusedError, match="there is state of rows whose values were not restored"):
             sent.result(WAIT_S)
-        store._store.push(table, 1 << 59, rows, ids, kind=PayloadKind.RESTORED).result(WAIT_S)
+        store._store.push("t", 1 << 59, rows, ids, kind=PayloadKind.RESTORED).result(WAIT_S)
         with pytest.raises(StoreRefusedError, match="at version 3: it is restored at version 576460752303423488"):
             store.restore_rows("t", [0], rows, step=3).result(WAIT_S)
         for step, told in ((3, "the rule has 2 state arrays, not 3"), (0, "not 0")):
-            sent = store._store.push(table, step, rows, ids, kind=PayloadKind.RESTORED_STATE)
+            sent = store._store.push("t", step, rows, ids, kind=PayloadKind.RESTORED_STATE)
             with pytest.raises(StoreRefusedError, match=told):
                 sent.result(WAIT_S)
 

@@ -22,6 +22,7 @@ from store_cluster import (
     clients_of,
     gradients_of,
     key_of,
+    pushpull_rows,
     served,
     store_of,
     table_of,
@@ -281,7 +282,7 @@ def test_rows_whole_keys_and_sets_pass_through_the_arena_too() -> None:
             values = client.pull("whole", 1), client.pull("t", 1, np.arange(50)), client.pull("cut", 1)
             found.append([value.result(WAIT_S).tobytes() for value in values])
             rows = np.full((25, 4), 7, np.float32)
-            both = client.pushpull(client.table("t"), 1, rows, (ids, None)).result(WAIT_S)
+            both = pushpull_rows(client, 1, rows, ids).result(WAIT_S)
             np.testing.assert_array_equal(both, client.pull("t", 2, ids).result(WAIT_S))
             found[-1].append(both.tobytes())
             if same_host:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import constant, given, key_of, store_of, table_of
+from store_cluster import constant, given, key_of, pushpull_rows, store_of, table_of
 from store_simulation import Simulation
 from weft_kvstore.description.records import CommitDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
@@ -143,7 +143,7 @@ def test_the_end_of_a_step_comes_behind_the_ids_of_rows_that_were_pulled_before(
     else:
         first, ids = 1, np.arange(64)
         gradients = np.ones((64, 4), np.float32)
-        rows = store.pushpull(store.table("t"), 0, gradients, (ids, 64), wanted=(ids.copy(), 64))
+        rows = pushpull_rows(store, 0, gradients, ids, ids.copy())
     ended = store.barrier(first, ["t"])
     for step in range(first + 1):
         push(other, "t", step)

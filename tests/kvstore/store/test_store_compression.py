@@ -149,7 +149,7 @@ def test_the_first_values_state_and_what_is_read_for_itself_travel_as_they_are()
         "first": lambda: store.pull(names, 0),
         "settled": lambda: store.pull(names, 1, settled=True),
         "exact": lambda: store.pull(names, 1, exact=True),
-        "consistent": lambda: consistent_read(store, store.key_set(names), range(len(names))),
+        "consistent": lambda: consistent_read(store, names, range(len(names))),
         "state": lambda: store.pull("w", 1, state=True),
         "small": lambda: store.pull("small", 1),
         "weights": lambda: store.pull("w", 1),
