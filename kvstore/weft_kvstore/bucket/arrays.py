@@ -123,8 +123,7 @@ class Gradient:
                 edges.update(one[:2])
         cuts, starts = [first, stop], [0, self.count]
         if len(edges) > 2:
-            cuts = sorted(edges)
-            cuts = cuts[bisect_left(cuts, first) : bisect_right(cuts, stop)]
+            cuts = sorted(one for one in edges if first <= one <= stop)
             starts = (bounds[cuts] - origin).tolist()
         self._starts = starts
         """Where the elements begin that are the sum of the same arrays, and where the last of them end."""

@@ -192,7 +192,8 @@ class Bucket(BucketSteps):
         """Has slices that nobody has pushed begin at a version: with a value, the rule's arrays by name, the number of
         updates made of each slice (slices) int64, or of all, and what compression owes to all workers (elements)."""
         if owed is not None:
-            self.update.residual(value.first, value.stop)[...] = owed
+            assert self.update.residual is not None
+            self.update.residual[self.bounds[value.first] : self.bounds[value.stop]] = owed
         self.sets.put(value)
         for name, segment in state.items():
             self.update.state[name].write(segment)

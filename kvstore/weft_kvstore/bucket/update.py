@@ -59,11 +59,6 @@ class BucketSpec(UpdateSpec):
     keeps_previous: bool
     hyper_by_key: dict[int, KeyHyper] = field(default_factory=dict)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of a whole key."""
-        return tuple(self.keys[self.part.spans[0].key_index].shape)
-
     def named(self, slice_: int) -> str:
         """The words by which an error names a slice."""
         (span,) = self.part.spans_in(slice_, slice_ + 1)
@@ -82,7 +77,7 @@ class BucketUpdate:
     the weights as they travel to workers, where they do so in fewer bytes. `previous` are the weights before the last
     step of each slice, where they are kept: a slot whose process has died may have to do that step again."""
 
-    __slots__ = ("_spec", "encoded", "previous", "state", "updates", "values")
+    __slots__ = ("_spec", "encoded", "previous", "residual", "state", "updates", "values")
 
     def __init__(self, spec: BucketSpec, values: BucketValues) -> None:
         self._spec = spec
@@ -100,17 +95,8 @@ class BucketUpdate:
         if spec.pulled is not None:
             self.encoded = EncodedValues(spec.pulled, values.bounds, merged=spec.update is Update.GRADIENT)
             values.changed = self.encoded.changed
-
-    @property
-    def has_residual(self) -> bool:
-        """Whether compression of merged gradients keeps a residual."""
-        return self.encoded is not None and self.encoded.residual is not None
-
-    def residual(self, first: int, stop: int) -> Array:
-        """What it has left out of slices so far, to be read or written: (elements)."""
-        assert self.encoded is not None
-        assert self.encoded.residual is not None
-        return self.encoded.residual[self.values.bounds[first] : self.values.bounds[stop]]
+        self.residual = None if self.encoded is None else self.encoded.residual
+        """What compression of merged gradients has left out so far (elements), where it keeps that."""
 
     def without_gradient(self, first: int, stop: int) -> None:
         """Nobody had anything for a step: a merged gradient is zero, any other value stays."""
@@ -182,8 +168,9 @@ class BucketUpdate:
                     if before is not None:
                         np.copyto(before[some], weight[some])
                     if rule.whole:  # It sees the key as it is.
-                        shaped = {name: values.reshape(spec.shape) for name, values in state.items()}
-                        rule.apply(weight.reshape(spec.shape), given.reshape(spec.shape), shaped, update, hyper)
+                        shape = spec.keys[spec.part.spans[0].key_index].shape
+                        shaped = {name: values.reshape(shape) for name, values in state.items()}
+                        rule.apply(weight.reshape(shape), given.reshape(shape), shaped, update, hyper)
                     else:
                         parts = {name: values[some] for name, values in state.items()} if state else state
                         apply = (rule.apply_over if given.flags.writeable else None) or rule.apply

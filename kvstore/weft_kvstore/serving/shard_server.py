@@ -218,7 +218,7 @@ class Stragglers:
             if len(at) > 1:
                 last = max(at, key=at.__getitem__)
                 self.waited[last] = self.waited.get(last, 0.0) + at[last] - min(at.values())
-        self._judged = max(self._judged, step)
+        self._judged = step
 
 
 # --- The shard's thread: it has the socket, and carries out what the core decides -------------------------------------

@@ -127,16 +127,6 @@ class JobShard:
         return pushed.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.spec.pushed is None
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the values that this shard has, tables left out."""
-        return sum(int(one.spec.part.bounds[-1]) for one in self.buckets.values())
-
-    @property
-    def table_bytes(self) -> int:
-        """Bytes of the tables' values, were every row there; of a growing one, of those that one call may name."""
-        return sum(one.layout.bytes_on(self.shard) for one in self.tables.values())
-
-    @property
     def waiting_sets(self) -> int:
         """Parts that were set for versions that are still to come; may be asked on any thread."""
         return sum(one.sets_waiting for one in list(self.parts.values()))

@@ -102,7 +102,10 @@ class Peer:
         """The last request that has changed hyper-parameters."""
         self.open_entries = 0
         self.ids_bytes = 0
-        self.most_queued = MAX_QUEUED_COPIES * shard.nbytes + MAX_QUEUED_TABLES * shard.table_bytes
+        nbytes = sum(int(one.spec.part.bounds[-1]) for one in shard.buckets.values())
+        # Were every row there; of a growing table, those that one call may name.
+        table_bytes = sum(one.layout.bytes_on(shard.shard) for one in shard.tables.values())
+        self.most_queued = MAX_QUEUED_COPIES * nbytes + MAX_QUEUED_TABLES * table_bytes
         """Bytes of values that may wait for it."""
 
     def connect(self, identity: bytes, hello: Hello, welcome: Welcome, number: int, now: float) -> None:

@@ -206,9 +206,9 @@ def _captured(bucket: Bucket, views: dict[str, PendingSegments], first: int, sto
         for (low, high, held, part, _), (_, _, elements) in cuts:
             views.setdefault(name, PendingSegments(bucket.bounds)).put(Segment(low, high, elements))
             yield Pin(held, part, high - low), high - low
-    if update.has_residual:
+    if update.residual is not None:
         residual = views.setdefault(RESIDUAL, PendingSegments(bucket.bounds))
-        residual.put(Segment(first, stop, update.residual(first, stop).copy()))
+        residual.put(Segment(first, stop, update.residual[bucket.bounds[first] : bucket.bounds[stop]].copy()))
     if UPDATES not in views:
         views[UPDATES] = PendingSegments(np.arange(bucket.count + 1))
     views[UPDATES].put(Segment(first, stop, update.updates[first:stop].copy()))
@@ -283,7 +283,7 @@ def _restore_bucket(shard: JobShard, bucket: Bucket, step: int, reader: Snapshot
         last = span.number + span.stop - span.first
         updates = reader.read(UPDATES, key, span.number, last, np.dtype(np.int64))
         residual = None
-        if bucket.update.has_residual and RESIDUAL in reader.arrays(key):
+        if bucket.update.residual is not None and RESIDUAL in reader.arrays(key):
             residual = reader.read(RESIDUAL, key, span.start, span.end, dtype)
         bucket.begin_at(step, arrays.pop(VALUE), arrays, updates, residual)
 
