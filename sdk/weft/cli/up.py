@@ -34,7 +34,7 @@ from weft.command_line import command
 from weft.errors import DEFAULT_PORT, ClusterError, WeftError
 from weft.exclusive import holder
 from weft.http import Retry
-from weft.tending import Tending, Told
+from weft.supervisor import Message, Supervisor
 from weft.terminal import Console
 
 LOOK_S = 0.5
@@ -273,23 +273,23 @@ def _greet(cluster: Cluster, url: str, directory: Path, form: Format, *, detache
 
 def _look_after(err: Console, cluster: Cluster, terminal: str | None) -> Never:
     """Tells of each daemon that ends, and starts it again."""
-    never, tending, log = threading.Event(), Tending(cluster), OwnLog()
+    never, supervisor, log = threading.Event(), Supervisor(cluster), OwnLog()
     while True:
-        for told in tending.look():
+        for message in supervisor.poll():
             log.reopen()
-            _print(err, told, terminal)
+            _print(err, message, terminal)
         never.wait(LOOK_S)
 
 
-def _print(err: Console, told: Told, terminal: str | None) -> None:
+def _print(err: Console, message: Message, terminal: str | None) -> None:
     """Where the log takes nothing, since the disk is full, on the terminal that the cluster was started from."""
     try:
-        for line in told.text.splitlines():
-            err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))
+        for line in message.text.splitlines():
+            err.print(Text(_fitted(line, err), "red" if message.is_error else "green"))
     except OSError:
         with contextlib.suppress(OSError):  # it may be closed, and nobody waits for one that stands still
             there = os.open(terminal or os.devnull, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
             try:
-                os.write(there, f"weft: {escaped(told.text)}\r\n".encode())
+                os.write(there, f"weft: {escaped(message.text)}\r\n".encode())
             finally:
                 os.close(there)

@@ -25,31 +25,32 @@ from weft.api.lifecycle import AgentState, JobState
 from weft.cli import up
 from weft.errors import ClusterError
 from weft.exclusive import hold_directory
-from weft.tending import AWAY, DELETED, RevivalLimits, Revivals, Tending, Told
+from weft.http import Retry
+from weft.supervisor import AWAY, DELETED, Message, Restarts, Supervisor
 from weft.terminal import Console
 
-LIMITS = RevivalLimits(first_s=1.0, longest_s=3.0, most=4, healthy_s=60.0)
+LIMITS = Retry(attempts=4, first_s=1.0, longest_s=3.0)
 
 
 def test_pauses_double_up_to_a_limit_and_a_daemon_that_ends_again_and_again_is_let_go() -> None:
-    revivals = Revivals(LIMITS)
-    assert [revivals.died("a", 0.1, 0.0) for _ in range(5)] == [1.0, 2.0, 3.0, 3.0, None]
-    assert revivals.died("b", 0.1, 0.0) == 1.0
+    restarts = Restarts(LIMITS)
+    assert [restarts.ended("a", 0.1, 0.0) for _ in range(5)] == [1.0, 2.0, 3.0, 3.0, None]
+    assert restarts.ended("b", 0.1, 0.0) == 1.0
 
 
 def test_a_long_life_ends_the_row() -> None:
-    revivals = Revivals(LIMITS)
-    assert [revivals.died("a", lived, 0.0) for lived in (0, 0, 59.9, 60.0, 0)] == [1.0, 2.0, 3.0, 1.0, 2.0]
+    restarts = Restarts(LIMITS)
+    assert [restarts.ended("a", lived, 0.0) for lived in (0, 0, 59.9, 60.0, 0)] == [1.0, 2.0, 3.0, 1.0, 2.0]
 
 
 def test_a_daemon_is_due_once_when_its_pause_is_over() -> None:
-    revivals = Revivals(LIMITS)
-    revivals.died("a", 0, now=10.0)
-    revivals.died("b", 0, now=10.5)
-    assert revivals.due(10.9) == []
-    assert revivals.due(11.0) == ["a"]
-    assert revivals.due(20.0) == ["b"]
-    assert revivals.due(30.0) == []
+    restarts = Restarts(LIMITS)
+    restarts.ended("a", 0, now=10.0)
+    restarts.ended("b", 0, now=10.5)
+    assert restarts.due(10.9) == []
+    assert restarts.due(11.0) == ["a"]
+    assert restarts.due(20.0) == ["b"]
+    assert restarts.due(30.0) == []
 
 
 class FakeProcess:
@@ -101,13 +102,13 @@ class FakeCluster:
         return "server" in self.lives
 
 
-def tend(cluster: FakeCluster, until: float) -> list[Told]:
+def tend(cluster: FakeCluster, until: float) -> list[Message]:
     """What is told when looked at each half second."""
     now = [0.0]
-    tending = Tending(cluster, LIMITS, clock=lambda: now[0])  # type: ignore[arg-type]  # a fake
+    supervisor = Supervisor(cluster, LIMITS, clock=lambda: now[0])  # type: ignore[arg-type]  # a fake
     told = []
     while now[0] <= until:
-        told += tending.look()
+        told += supervisor.poll()
         now[0] += 0.5
     return told
 
@@ -116,9 +117,9 @@ def test_a_server_is_started_again_on_its_port_and_said_to_listen_once() -> None
     cluster = FakeCluster("server")
     cluster.lives.add("server")
     assert tend(cluster, 10) == [
-        Told(f"server ended\nserver is started again on its port and data in 1 s. {AWAY}", is_bad=True),
-        Told("server is started again as process 7"),
-        Told("the server listens again at http://127.0.0.1:1"),
+        Message(f"server ended\nserver is started again on its port and data in 1 s. {AWAY}", is_error=True),
+        Message("server is started again as process 7"),
+        Message("the server listens again at http://127.0.0.1:1"),
     ]
 
 
@@ -128,10 +129,10 @@ def test_a_server_that_ends_again_and_again_is_tried_for_ever_and_told_ever_more
     cluster = FakeCluster("server")
     cluster.refuses = refuses
     now = [0.0]
-    tending = Tending(cluster, LIMITS, clock=lambda: now[0])  # type: ignore[arg-type]  # a fake
+    supervisor = Supervisor(cluster, LIMITS, clock=lambda: now[0])  # type: ignore[arg-type]  # a fake
     told = []
     while now[0] < 300:
-        told += [each.text for each in tending.look() if each.is_bad]
+        told += [each.text for each in supervisor.poll() if each.is_error]
         now[0] += 0.5
     rare = [text for text in told if "in a row, within" in text]
     assert [text.split(" has ended ")[1].split(" ")[0] for text in rare] == ["5", "8", "16", "32", "64"]
@@ -145,7 +146,7 @@ def test_a_server_that_ends_again_and_again_is_tried_for_ever_and_told_ever_more
     cluster.refuses = False
     for _ in range(8):
         now[0] += 0.5
-        told += [each.text for each in tending.look()]
+        told += [each.text for each in supervisor.poll()]
     assert told[-1] == "the server listens again at http://127.0.0.1:1"
 
 
@@ -181,15 +182,17 @@ def test_a_start_that_fails_counts_as_a_death() -> None:
 
 def test_a_deleted_directory_is_told_once_also_while_another_cluster_has_it() -> None:
     cluster = FakeCluster()
-    tending = Tending(cluster)  # type: ignore[arg-type]  # a fake
+    supervisor = Supervisor(cluster)  # type: ignore[arg-type]  # a fake
     cluster.is_deleted, cluster.has_it = True, "the cluster of process 7 has it now"
-    told = [each.text for _ in range(3) for each in tending.look()]
+    told = [each.text for _ in range(3) for each in supervisor.poll()]
     assert told == [
         "the directory /state was deleted, and cannot be made again: the cluster of process 7 has it now. Jobs go on; "
         f"`kill {os.getpid()}` ends this cluster"
     ]
     cluster.has_it = None
-    assert [each.text for _ in range(3) for each in tending.look()] == [f"the directory /state was deleted. {DELETED}"]
+    assert [each.text for _ in range(3) for each in supervisor.poll()] == [
+        f"the directory /state was deleted. {DELETED}"
+    ]
 
 
 def test_a_deleted_lock_is_taken_again_unless_another_has_taken_it(tmp_path: Path) -> None:
@@ -253,11 +256,11 @@ def test_weft_up_keeps_its_agents_while_its_server_cannot_start_and_without_its_
     """The server has no room on its disk, or a corrupt database where no disk can be mounted."""
     state = (small_disk or tmp_path) / "state"
     cluster = weft.Cluster(1, 1, directory=state, data_root=tmp_path)
-    tending = Tending(cluster, RevivalLimits(first_s=0.05, longest_s=0.1, most=1))
+    supervisor = Supervisor(cluster, Retry(attempts=1, first_s=0.05, longest_s=0.1))
     told: list[str] = []
 
     def tells(what: str) -> bool:
-        told.extend(each.text for each in tending.look())
+        told.extend(each.text for each in supervisor.poll())
         return any(what in text for text in told)
 
     with cluster:
@@ -355,7 +358,7 @@ def test_weft_up_in_the_background_starts_what_ends_again_and_ends_with_weft_dow
 def test_what_a_full_disk_does_not_log_is_told_on_the_terminal() -> None:
     reader, writer = pty.openpty()
     with open("/dev/full", "w") as log:
-        up._print(Console(file=log), Told("worker-0 ended\x1b[2J"), os.ttyname(writer))
+        up._print(Console(file=log), Message("worker-0 ended\x1b[2J"), os.ttyname(writer))
         with suppress(OSError):
             log.close()  # what was not written is lost
     assert os.read(reader, 100).startswith(b"weft: worker-0 ended\\u001b[2J\r")
