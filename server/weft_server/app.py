@@ -17,7 +17,16 @@ from weft_server.connections import most_connections
 from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
 from weft_server.forks import Forks
-from weft_server.gate import LOOPBACK_NAMES, BodyGate, CallGate, HostGate, OriginGate, PaceGate, SubmissionGate
+from weft_server.gate import (
+    LOOPBACK_NAMES,
+    CallGate,
+    Gate,
+    SubmissionGate,
+    body_check,
+    check_origin,
+    host_check,
+    pace_check,
+)
 from weft_server.openapi import ROUTERS
 from weft_server.problems import add_handlers
 from weft_server.queues import BodyLimit, FairQueue
@@ -100,15 +109,15 @@ def _add_gates(
     there is room for it."""
     submitted = BodyLimit("check", settings.submitted_bytes)
     app.add_middleware(SubmissionGate, bodies=submitted, checks=checks, most_bytes=settings.job_bytes)
-    app.add_middleware(BodyGate, limit=_body_limit(settings))
-    app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
+    app.add_middleware(Gate, check=body_check(_body_limit(settings)))
+    app.add_middleware(Gate, check=pace_check(settings.body_grace_s))
     app.add_middleware(CallGate, connections=most_connections(settings.most_connections))
     if settings.token is not None and credentials is not None and known is not None:
         agent_token = (settings.agent_token or settings.token).get_secret_value()
         app.add_middleware(TokenGate, tokens=known, agent_token=agent_token, credentials=credentials)
-    app.add_middleware(OriginGate)
+    app.add_middleware(Gate, check=check_origin)
     if settings.is_loopback:
-        app.add_middleware(HostGate, names=LOOPBACK_NAMES | {settings.host})
+        app.add_middleware(Gate, check=host_check(LOOPBACK_NAMES | {settings.host}))
 
 
 def _body_limit(settings: Settings) -> Callable[[str, str], int | None]:

@@ -28,79 +28,111 @@ AGENT_CALLS = 8
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-class HostGate:
+Check = Callable[[Scope, Receive], Receive]
+"""Looks at an HTTP request; what the rest of it is received by. Raises ProblemError."""
+
+
+class Gate:
+    """Answers requests that the check refuses, and lets all others pass."""
+
+    def __init__(self, app: ASGIApp, check: Check) -> None:
+        self._app = app
+        self._check = check
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                receive = self._check(scope, receive)
+            except ProblemError as error:
+                await respond(error.problem, error.headers)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def host_check(names: frozenset[str]) -> Check:
     """Refuses requests whose Host header is no name of this machine's loopback.
 
     A page in a browser could otherwise reach the server under a name of its own that resolves to 127.0.0.1.
     """
 
-    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
-        self._app = app
-        self._names = names
+    def check(scope: Scope, receive: Receive) -> Receive:
+        host = Headers(scope=scope).get("host", "")
+        name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+        if name.lower() not in names:
+            raise ProblemError("wrong-host", f"Host {host!r} is none of {', '.join(sorted(names))}")
+        return receive
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            host = Headers(scope=scope).get("host", "")
-            name = host if host.endswith("]") else host.rsplit(":", 1)[0]
-            if name.lower() not in self._names:
-                detail = f"Host {host!r} is none of {', '.join(sorted(self._names))}"
-                await respond(problem("wrong-host", detail))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    return check
 
 
-class OriginGate:
+def check_origin(scope: Scope, receive: Receive) -> Receive:
     """Refuses requests that change something where a browser sends them for a page of another site.
 
     Pages need nobody's leave to send some requests; a browser says with Origin whose page it is. Programs send none.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in READING:
-            headers = Headers(scope=scope)
-            own = headers.get("host", "").lower()
-            foreign = [each for each in headers.getlist("origin") if each.lower().partition("://")[2] != own]
-            if foreign:
-                detail = f"Origin {foreign[0][:200]!r} is another site than {own!r}: its pages change nothing here"
-                await respond(problem("wrong-origin", detail))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    if scope["method"] not in READING:
+        headers = Headers(scope=scope)
+        own = headers.get("host", "").lower()
+        foreign = [each for each in headers.getlist("origin") if each.lower().partition("://")[2] != own]
+        if foreign:
+            detail = f"Origin {foreign[0][:200]!r} is another site than {own!r}: its pages change nothing here"
+            raise ProblemError("wrong-origin", detail)
+    return receive
 
 
-class BodyGate:
+def body_check(limit: Callable[[str, str], int | None]) -> Check:
     """Refuses bodies that are compressed, and those above `limit(method, path)` bytes: by Content-Length, else while
     they come; None is no limit.
     """
 
-    def __init__(self, app: ASGIApp, limit: Callable[[str, str], int | None]) -> None:
-        self._app = app
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in READING:  # nobody reads the body of one that reads
-            await self._app(scope, receive, send)
-            return
+    def check(scope: Scope, receive: Receive) -> Receive:
+        if scope["method"] in READING:  # nobody reads the body of one that reads
+            return receive
         headers = Headers(scope=scope)
         encoding = headers.get("content-encoding", "").strip().lower()
         if encoding not in {"", "identity"}:
             detail = f"Content-Encoding {encoding[:100]!r}: bodies are taken as they are, without the header"
             more = {"Accept-Encoding": "identity", "Connection": "close"}
-            answer = respond(problem("unknown-encoding", detail), more)
-            await answer(scope, receive, send)
-            return
-        limit = self._limit(scope["method"], scope["path"])
-        if limit is None:
-            await self._app(scope, receive, send)
-            return
+            raise ProblemError("unknown-encoding", detail, headers=more)
+        most = limit(scope["method"], scope["path"])
+        if most is None:
+            return receive
         told = headers.get("content-length", "")
-        if told.isdigit() and int(told) > limit:
-            error = too_large(limit, f"{told} bytes")
-            await respond(error.problem, error.headers)(scope, receive, send)
-            return
-        await self._app(scope, _counted(receive, limit), send)
+        if told.isdigit() and int(told) > most:
+            raise too_large(most, f"{told} bytes")
+        return _counted(receive, most)
+
+    return check
+
+
+def pace_check(grace_s: float) -> Check:
+    """Refuses bodies that come too slowly: the sender may take `grace_s`, and a second more for each `SLOWEST` bytes.
+
+    Only time in which the server waits for the sender counts. Who holds many connections open would hold files and
+    memory with them.
+    """
+
+    def check(_scope: Scope, receive: Receive) -> Receive:
+        left = grace_s
+        more = True
+
+        async def pacing() -> Message:
+            nonlocal left, more
+            if not more:
+                return await receive()
+            began = asyncio.get_running_loop().time()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, left))
+            except TimeoutError:
+                detail = f"the body came at less than {SLOWEST} bytes a second for {grace_s:g} s"
+                raise _closing("too-slow", detail) from None
+            left += len(message.get("body", b"")) / SLOWEST - (asyncio.get_running_loop().time() - began)
+            more = message["type"] == "http.request" and message.get("more_body", False)
+            return message
+
+        return pacing
+
+    return check
 
 
 class CallGate:
@@ -168,57 +200,19 @@ def declared_bytes(headers: Headers, most: int) -> int:
     return min(int(told), most) if is_told else most
 
 
-class PaceGate:
-    """Refuses bodies that come too slowly: the sender may take `grace_s`, and a second more for each `SLOWEST` bytes.
-
-    Only time in which the server waits for the sender counts. Who holds many connections open would hold files and
-    memory with them.
-    """
-
-    def __init__(self, app: ASGIApp, grace_s: float) -> None:
-        self._app = app
-        self._grace_s = grace_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, _paced(receive, self._grace_s) if scope["type"] == "http" else receive, send)
-
-
-def _paced(receive: Receive, grace_s: float) -> Receive:
-    left = grace_s
-    more = True
-
-    async def pacing() -> Message:
-        nonlocal left, more
-        if not more:
-            return await receive()
-        began = asyncio.get_running_loop().time()
-        try:
-            message = await asyncio.wait_for(receive(), max(0.0, left))
-        except TimeoutError:
-            raise too_slow(grace_s) from None
-        left += len(message.get("body", b"")) / SLOWEST - (asyncio.get_running_loop().time() - began)
-        more = message["type"] == "http.request" and message.get("more_body", False)
-        return message
-
-    return pacing
-
-
-def too_slow(grace_s: float) -> ProblemError:
-    """The refusal of a body that does not come; the connection is closed, since the rest of it is not read."""
-    detail = f"the body came at less than {SLOWEST} bytes a second for {grace_s:g} s"
-    return ProblemError("too-slow", detail, headers={"Connection": "close"})
+def _closing(code: str, detail: str) -> ProblemError:
+    """The refusal of a body; the connection is closed, since the rest of the body is not read."""
+    return ProblemError(code, detail, headers={"Connection": "close"})
 
 
 def too_late(seconds: float) -> ProblemError:
-    """The refusal of a body that comes, but not within its time; the connection is closed as by `too_slow`."""
-    detail = f"the body did not come whole within {seconds:g} s"
-    return ProblemError("too-slow", detail, headers={"Connection": "close"})
+    """The refusal of a body that comes, but not within its time."""
+    return _closing("too-slow", f"the body did not come whole within {seconds:g} s")
 
 
 def too_large(limit: int, what: str) -> ProblemError:
-    """The refusal of a body; the connection is closed, since the rest of the body is not read."""
-    detail = f"the body has {what}; at most {limit} are taken here"
-    return ProblemError("too-large", detail, headers={"Connection": "close"})
+    """The refusal of a body of more than so many bytes."""
+    return _closing("too-large", f"the body has {what}; at most {limit} are taken here")
 
 
 def _counted(receive: Receive, limit: int) -> Receive:
