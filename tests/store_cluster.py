@@ -50,7 +50,7 @@ def pushpull_rows(
     given = (ids, None)
     operation = RowOperation(
         store.driver,
-        store.table("t"),
+        store._keys.table("t", "pushpull_rows"),
         payload_kind=PayloadKind.GRADIENT,
         step=step,
         arrays=rows,

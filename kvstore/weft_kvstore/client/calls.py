@@ -80,10 +80,6 @@ class Store:
         """These keys, looked up once. Raises StoreRefusedError."""
         return self._keys.key_set(keys, "pushpull")
 
-    def table(self, key: str) -> KeySet:
-        """A table, looked up once. Raises StoreRefusedError."""
-        return self._keys.table(key, "push_rows")
-
     # --- Values of keys, and rows of tables
 
     def push(

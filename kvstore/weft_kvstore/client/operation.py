@@ -435,11 +435,11 @@ class RowOperation(PushPull):
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that rows are received into, and the chunks that it sends."""
-        assert self.keys.layout is not None
-        layout = self._layout = self.keys.layout
+        (index,) = self.keys.key_indices
+        layout = self._layout = routing.tables[index]
         self.asked: dict[int, list[tuple[int, int, int, int]]] = {}
         self.segments = {}
-        self._bucket = routing.bucket_of[self.keys.key_indices[0]]
+        self._bucket = routing.bucket_of[index]
         self._ahead = self.keys.keys[0].priority - self.priority * CALL_PRIORITY
         known, is_same = None, False
         if self.is_pull:

@@ -18,7 +18,7 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.sharding import Routing, RowLayout, row_layout
+from weft_kvstore.sharding import Routing
 
 # --- Where the values of some keys lie on the shards, as segments of buckets that are as long as can be ---------------
 # Made once for a set of keys and used by every push and pull of them, so that a call does nothing for each slice. A
@@ -180,7 +180,7 @@ _PLAIN: Final = frozenset({str, int})
 
 class KeySet:
     """Keys that are pushed, set or pulled together, of which none is there twice and none is a table; or one table, of
-    which calls name rows, with the `layout` of these.
+    which calls name rows.
 
     `single`: one key was named, and no list: a call takes one array for it, and ends with one. `given` are the keys as
     they were named, `key_indices` those in the description. `is_small`: a message may have all of it and more.
@@ -189,7 +189,7 @@ class KeySet:
     the first call: two threads that make it at once make the same."""
 
     __slots__ = (
-        *("dtypes", "given", "has_half", "is_small", "key_indices", "keys", "layout", "made", "names", "not_pushed"),
+        *("dtypes", "given", "has_half", "is_small", "key_indices", "keys", "made", "names", "not_pushed"),
         *("shapes", "single", "versioned"),
     )
 
@@ -201,14 +201,13 @@ class KeySet:
         *,
         given: Sequence[object] = (),
         single: bool = False,
-        layout: RowLayout | None = None,
     ) -> None:
-        self.keys, self.given, self.single, self.layout = tuple(keys), tuple(given), single, layout
+        self.keys, self.given, self.single = tuple(keys), tuple(given), single
         self.key_indices = tuple(key_indices)
         self.names = tuple(key.key for key in keys)
         self.dtypes: tuple[np.dtype[Any], ...] = tuple(np.dtype(key.dtype) for key in keys)
         self.shapes = tuple(tuple(key.shape) for key in keys)
-        self.is_small = layout is None and sum(key.nbytes for key in keys) <= SMALL_BYTES
+        self.is_small = not any(key.rows for key in keys) and sum(key.nbytes for key in keys) <= SMALL_BYTES
         self.has_half = any(key.half for key in keys)
         self.not_pushed = tuple(key for key in keys if slot not in key.slots)
         self.versioned = tuple(number for number, key in enumerate(keys) if key.slots)
@@ -239,7 +238,7 @@ class KeySet:
 
     def __str__(self) -> str:
         if len(self.names) == 1:
-            return f"{'' if self.layout is None else 'rows of '}key {self.names[0]!r}"
+            return f"{'rows of ' if self.keys[0].rows else ''}key {self.names[0]!r}"
         shown = ", ".join(map(repr, self.names[:NAMES_SHOWN]))
         more = len(self.names) - NAMES_SHOWN
         return f"{len(self.names)} keys ({shown}{f' and {more} more' if more > 0 else ''})"
@@ -295,7 +294,7 @@ class Keys:
     def find(self, key: object, call: str, *, rows: bool | None, pushes: bool = False) -> KeyDescription:
         """A table where `rows`, else a key that is none; with None any key. One that the slot contributes to where it
         `pushes`."""
-        found = self.known(key, call)
+        found = self._description.keys[self.index_of(key, call)]
         if found.rows and rows is False:
             detail = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
             raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {detail}")
@@ -309,10 +308,8 @@ class Keys:
         """A key that goes by rows."""
         found = self._tables.get(key)
         if found is None:
-            described, description = self.find(key, call, rows=True), self._description
-            layout = row_layout(described, description.slice_bytes, len(description.shards))
-            index = self.key_indices[key]
-            found = KeySet([described], [index], self.slot, given=[key], single=True, layout=layout)
+            described = self.find(key, call, rows=True)
+            found = KeySet([described], [self.index_of(key, call)], self.slot, given=[key], single=True)
             self._tables[key] = found
         return found
 

@@ -69,7 +69,7 @@ class TableRows:
         self.arrays, others = list[Any](), list[Any]()
         delivers = False
         for one, spec, some, values, target, other in zip(keys, self.specs, *each, strict=True):
-            where, keys_of, grows = registry.where(call, one), store.table(spec.key), spec.growth is not None
+            where, keys_of, grows = registry.where(call, one), registry.table(one, call), spec.growth is not None
             table = pulled = Table(
                 keys_of, where, some, target if pull_ids is None else None, counts=grows or self._pulls
             )
