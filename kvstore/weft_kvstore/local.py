@@ -186,8 +186,7 @@ class LocalStore(LocalSlot):
         """Carries messages both ways and merges the most urgent slice; sleeps if there was nothing to do."""
         while self._calls:
             self._calls.popleft()()
-        while (submitted := self._next_submitted()) is not None:
-            slot, operation = submitted
+        for slot, operation in iter(self._next_submitted, None):
             self._clients[slot].begin(operation, time.monotonic())
         busy = self._exchange()
         if self._shard.work.work_once():
@@ -205,8 +204,7 @@ class LocalStore(LocalSlot):
 
     def _refuse_submitted(self) -> None:
         """What was handed over and has not begun fails, on whatever thread."""
-        while (submitted := self._next_submitted()) is not None:
-            slot, operation = submitted
+        for slot, operation in iter(self._next_submitted, None):
             operation.future.set_exception(StoreClosedError(f"slot {slot}: {operation}: {self._reason}"))
 
     def _exchange(self) -> bool:

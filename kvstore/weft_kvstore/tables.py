@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +33,6 @@ from weft_kvstore.sharding import RowLayout
 from weft_kvstore.wire.codec import PushSegment, RowReader
 from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutSegment
-
-_NEVER: Final = -1
 
 # --- How a table is merged and updated --------------------------------------------------------------------------------
 
@@ -150,7 +148,7 @@ class TableState(BucketSteps):
         pushed rows most often pulls these."""
         self._made: FirstOf = lambda indices: first(layout.ids_at(shard, indices))
         """The first values of rows that are not here."""
-        self._measured = _NEVER
+        self._measured = -1
         self._ahead: dict[int, list[Rows]] = {}
         self._late: list[Rows] = []
         self._known_sets = KnownSets()
@@ -398,11 +396,6 @@ class TableState(BucketSteps):
         """For how many versions to come values were set; may be asked on any thread."""
         return len(self._ahead)
 
-    @property
-    def _passed(self) -> int:
-        """The version before which nothing can be set any more: an update under way has read its rows already."""
-        return self.version + 1 if self.is_changing and self.spec.is_sync else self.version
-
     def receive_set(self, slot: int, pushed: PushSegment, origin: Hashable) -> list[Range]:
         """Sets or restores a segment of chunks; `origin` is the call. Returns the one slice where pulls or a merge may
         have waited for it. Raises ProtocolError, and PushRefusedError where nothing was changed."""
@@ -423,16 +416,18 @@ class TableState(BucketSteps):
         value = self._new_rows(rows, origin, first, stop)
         if value is None:
             return False
-        if not self.spec.holds_at_once:
-            where, passed = f"slot {slot}, key {self.spec.key!r}", self._passed if version else 0
-            check_version(where, version, self.version, passed, given=self.spec.given, waiting=self._ahead)
+        spec, now = self.spec, self.version
+        # Before this nothing can be set any more: an update under way has read its rows already.
+        passed = now + 1 if self.is_changing and spec.is_sync else now
+        if not spec.holds_at_once:
+            where = f"slot {slot}, key {spec.key!r}"
+            check_version(where, version, now, passed if version else 0, given=spec.given, waiting=self._ahead)
         self._known_sets.add(first, stop, origin)
-        spec = self.spec
-        is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or self._passed > 0)
+        is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
             self._write(value, only_new=True)
             return True
-        is_ahead = version > self.version and not spec.holds_at_once
+        is_ahead = version > now and not spec.holds_at_once
         if not is_ahead and not self.is_changing:
             self._write(value)
             return True

@@ -489,7 +489,7 @@ class ShardServer:
             self._seconds["send"] += sent - filled
             if self._trace is not None:
                 self._record(self._trace, "send", sent - filled, outgoing)
-        return not work.queue and not links.waiting and not links.outgoing
+        return not work.queue and not links.waiting
 
     def _receive(self, begun: float) -> bool:
         """Reads what has come, of a flood some of it. Whether nothing is left."""

@@ -220,10 +220,8 @@ class Merger:
                 self.answer_range(wait, part, low, high, version)
             if wait.dropped:
                 return
-        if wait.reading is Reading.EXACT:
-            passed = part.passed(wait, first, stop)
-            if passed is not None:
-                self._links.fail(wait.peer, wait.request, FailureCode.PASSED, passed)
+        if wait.reading is Reading.EXACT and (passed := part.passed(wait, first, stop)) is not None:
+            self._links.fail(wait.peer, wait.request, FailureCode.PASSED, passed)
 
     def _working_on(self, table: TableState) -> Iterator[None]:
         """Gives long answers and merges, in turns. The rows of an answer are those of one version, so answers go first;
