@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -59,57 +59,47 @@ class HyperScope:
 
 
 Numbers: TypeAlias = Mapping[str, float]
-Held: TypeAlias = dict[str, Numbers]
-"""Hyper-parameters that hold: of each key by its name in the description, and of all under the empty name."""
 
 
 class Change(NamedTuple):
-    """A slot has changed `numbers` from a step on, of a key by its name in the description, or of all where that is
-    empty."""
+    """A slot has changed `numbers` from a step on, of a key or of all; `held` is what holds then of these."""
 
     step: int
     slot: int
-    key: str
     numbers: Numbers
+    held: Numbers
 
 
-Kept: TypeAlias = tuple[dict[str, int], Held, list[Change]]
-Place: TypeAlias = tuple[int, Held]
+Changes: TypeAlias = tuple[int, Numbers, list[Change]]
+"""Of one key, or of all: the step from which on changes are known, what holds there, and the changes since, in order.
+The last one in order is added, or replaced; else all of it is replaced at once."""
 
-PLACES_APART: Final = 64
-"""Changes between two of which it is remembered what holds after them."""
+_NONE: Final[Changes] = 0, {}, []
 
-_step = _after = itemgetter(0)
-_order: Final = itemgetter(0, 1, 2)
+_step: Final = itemgetter(0)
+_order: Final = itemgetter(0, 1)
 
 
 class HyperTimeline:
-    """What was changed of a store's hyper-parameters, by step and slot. A change holds until that of a later step, or
-    of a higher slot at the same step. So the order in which slots' changes arrive means nothing.
+    """What was changed of a store's hyper-parameters, by step and slot, for a key by its name in the description, or
+    under the empty name for all. A change holds until that of a later step, or of a higher slot at the same step. So
+    the order in which slots' changes arrive means nothing.
 
-    `count` grows with each change. May be read on any thread while one other changes it.
+    `count` grows with each change; `kept` are those that are not forgotten. May be read on any thread while one other
+    changes it.
     """
 
-    __slots__ = ("_description", "_kept", "_places", "_scopes", "count")
+    __slots__ = ("_by_key", "_description", "_scopes", "count", "kept")
 
     def __init__(self, description: StoreDescription) -> None:
         self._description = description
         self._scopes: dict[tuple[str, str], HyperScope] = {}
-        self.count = 0
-        self._kept: Kept = {}, {}, []
-        """The steps from which on changes are known, by key; what holds at these; and the changes since, in order. One
-        that is the last in order is added; else all of it is replaced at once."""
-        self._places: tuple[object, list[Place], Place] = None, [], (0, {})
-        """Of these changes: what holds after every 64th or so that was looked at, in order, and after those that were
-        looked at last. Replaced as a whole."""
+        self.count = self.kept = 0
+        self._by_key: dict[str, Changes] = {}
 
     def known_from(self, key: str) -> int:
         """The first step of which nothing is forgotten of a key; steps before it have its numbers."""
-        return max(self._kept[0].get("", 0), self._kept[0].get(key, 0))
-
-    @property
-    def changes(self) -> Sequence[Change]:
-        return self._kept[2]
+        return max(self._by_key.get("", _NONE)[0], self._by_key.get(key, _NONE)[0])
 
     def scope(self, key: KeyDescription | None, name: str) -> HyperScope:
         """Raises ValueError where no rule has the number."""
@@ -120,66 +110,59 @@ class HyperTimeline:
 
     def set(self, step: int, slot: int, key: str, numbers: Numbers) -> None:
         """A slot has these hold from `step` on, of a key or of all."""
-        before = known_from, held, now = self._kept
-        if step < known_from.get(key, 0):
-            self._kept = known_from, {**held, key: {**numbers, **held.get(key, {})}}, now
+        known_from, held, now = self._by_key.get(key) or (0, {}, [])
+        if step < known_from:
+            self._replace(key, known_from, {**numbers, **held}, now)
         else:
-            change = Change(step, slot, key, numbers)
-            first = stop = bisect_left(now, change[:3], key=_order)
-            if first < len(now) and now[first][:3] == change[:3]:
-                change, stop = change._replace(numbers={**now[first].numbers, **numbers}), first + 1
-            if first == len(now):
-                now.append(change)
+            first = stop = bisect_left(now, (step, slot), key=_order)
+            if first < len(now) and now[first][:2] == (step, slot):
+                numbers, stop = {**now[first].numbers, **numbers}, first + 1
+            change = Change(step, slot, numbers, {**(now[first - 1].held if first else held), **numbers})
+            if stop == len(now):
+                now[first:] = [change]
+                self._by_key[key] = known_from, held, now
+                self.kept += first == stop
             else:
-                places, last = self._places_of(before)
-                places = places[: bisect_right(places, first, key=_after)]
-                self._kept = known_from, held, [*now[:first], change, *now[stop:]]
-                self._places = self._kept, places, last if last[0] <= first else places[-1]
+                self._replace(key, known_from, held, [*now[:first], change, *now[stop:]], first + 1)
         self.count += 1
 
-    def at(self, step: int) -> Held:
-        """What was changed and holds at a step."""
-        kept = self._kept
-        places, last = self._places_of(kept)
-        stop = bisect_right(kept[2], step, key=_step)
-        first, held = places[bisect_right(places, stop, key=_after) - 1]
-        if first < last[0] <= stop:
-            first, held = last
-        if first < stop:
-            held = dict(held)
-            for index, one in enumerate(kept[2][first:stop], first + 1):
-                held[one.key] = {**held.get(one.key, {}), **one.numbers}
-                if not index % PLACES_APART and index > places[-1][0]:
-                    places = [*places, (index, dict(held))]
-        self._places = kept, places, (stop, held)
-        return held
-
-    def _places_of(self, kept: Kept) -> tuple[list[Place], Place]:
-        of, places, last = self._places
-        first = 0, kept[1]
-        return (places, last) if of is kept else ([first], first)
+    def at(self, step: int, key: str) -> Numbers:
+        """What was changed of a key, or of all, and holds at a step."""
+        _, held, now = self._by_key.get(key, _NONE)
+        stop = bisect_right(now, step, key=_step)
+        return now[stop - 1].held if stop else held
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
-        known_from, _, now = self._kept
-        index = bisect_left(now, before, key=_step)
-        if index:
-            known_from = {**known_from, **{one.key: one.step for one in now[:index]}}
-            held = self.at(now[index - 1].step)
-            places = [(0, held), *[(at - index, then) for at, then in self._places_of(self._kept)[0] if at > index]]
-            self._kept = known_from, held, now[index:]
-            self._places = self._kept, places, places[0]
+        for key, (_, _, now) in self._by_key.items():
+            if now and now[0].step < before:
+                index = bisect_left(now, before, key=_step)
+                self._by_key[key] = now[index - 1].step, now[index - 1].held, now[index:]
+                self.kept -= index
 
     def keep(self, most: int, before: float = math.inf) -> None:
-        """Forgets the earliest changes beyond so many, where each is of another step, and of steps before this one."""
-        if len(self.changes) > most:
-            self.forget(int(min(self.changes[-most].step, before)))
+        """Where there are more than so many changes, forgets the earlier half of those, and of steps before this one."""
+        if self.kept > most:
+            steps = sorted([one.step for _, _, now in self._by_key.values() for one in now])
+            self.forget(int(min(steps[-(most // 2)], before)))
 
     def withdraw(self, slot: int, first: Callable[[str], int]) -> None:
         """Drops a slot's changes of a key, or of all, from the step on that `first` tells."""
-        known_from, held, now = self._kept
-        self._kept = known_from, held, [one for one in now if one.slot != slot or one.step < first(one.key)]
+        for key, (known_from, held, now) in self._by_key.items():
+            if any(one.slot == slot for one in now):
+                left = [one for one in now if one.slot != slot or one.step < first(key)]
+                self._replace(key, known_from, held, left)
         self.count += 1
+
+    def _replace(self, key: str, known_from: int, held: Numbers, now: list[Change], first: int = 0) -> None:
+        """The changes of a key are these, of which those from `first` on hold what they say beside those before."""
+        before, now = now, now[:first]
+        then = now[-1].held if now else held
+        for one in before[first:]:
+            then = {**then, **one.numbers}
+            now.append(one._replace(held=then))
+        self.kept += len(now) - len(self._by_key.get(key, _NONE)[2])
+        self._by_key[key] = known_from, held, now
 
     def of(self, key: KeyDescription, rule: Rule, *, alone: bool = True) -> KeyHyper:
         """Those of a key under its rule; `alone`: with what was changed for this key and no other."""
@@ -234,9 +217,9 @@ class KeyHyper:
         if self._when != (step, count):
             now = {name: schedule.at(step) for name, schedule in self._schedules.items()}
             if self._changed is not None:
-                held = self._changed.at(step)
-                now |= {name: value for name, value in held.get("", {}).items() if name in self._shared}
-                now |= held.get(self._key, {}) if self._key else {}
+                for_all = self._changed.at(step, "")
+                now |= {name: value for name, value in for_all.items() if name in self._shared}
+                now |= self._changed.at(step, self._key) if self._key else {}
             self._last = {**self._base, **{name: value * self._factor(name) for name, value in now.items()}}
             self._when = (step, count)
         return self._last

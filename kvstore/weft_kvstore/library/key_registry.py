@@ -15,7 +15,7 @@ from weft_kvstore.hyper import HyperTimeline
 UserKeys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 
 CHANGES_KEPT: Final = 1 << 15
-"""Changes of hyper-parameters that are remembered, the latest."""
+"""Changes of hyper-parameters that are remembered at most. Where there were more, the later half of them is."""
 
 
 class KeyRegistry(Keys):

@@ -246,14 +246,14 @@ class JobShard:
                 raise ProtocolError(f"Hyper.numbers: {error}") from error
         if key is not None and not self.contributed([index]):
             return
-        most, count = MAX_CHANGES * self.description.slots, len(self.hyper.changes)
+        most, count = MAX_CHANGES * self.description.slots, self.hyper.kept
         # Numbers of a step that every key has applied are asked for no more.
         ruled = [part for part in self.parts.values() if part.spec.is_ruled]
         if count >= most:
-            self.hyper.keep(max(2, most // 2), max((int(one.added.max()) for one in ruled), default=0))
+            self.hyper.keep(max(2, most - 1), max((int(one.added.max()) for one in ruled), default=0))
         elif not (count + 1) % FORGET_EVERY:
             self.hyper.forget(min((int(one.versions.min()) for one in ruled), default=0))
-        if len(self.hyper.changes) >= most:
+        if self.hyper.kept >= most:
             raise PushRefusedError(f"{most} changes wait for their steps already")
         self.hyper.set(message.step, slot, "" if key is None else key.key, numbers)
         for part in self.parts.values():
