@@ -141,7 +141,7 @@ class HyperTimeline:
                 self.kept -= index
 
     def keep(self, most: int, before: float = math.inf) -> None:
-        """Where there are more than so many changes, forgets the earlier half of those, and of steps before this one."""
+        """Where there are more than so many changes, forgets the earlier half of those, of steps before this one."""
         if self.kept > most:
             steps = sorted([one.step for _, _, now in self._by_key.values() for one in now])
             self.forget(int(min(steps[-(most // 2)], before)))

@@ -565,7 +565,7 @@ def test_changes_of_one_key_that_are_forgotten_are_none_of_another() -> None:
     for step in range(50, CHANGES_KEPT + 60):
         registry.changed("b", step, {"lr": float(step)})
     assert registry.hyper("w", 9)["lr"] == 0.5
-    with pytest.raises(StoreRefusedError, match="hyper of key 'b', step 9: what was changed before step .* is forg"):
+    with pytest.raises(StoreRefusedError, match="key 'b', step 9: what was changed before step"):
         registry.hyper("b", 9)
 
 
