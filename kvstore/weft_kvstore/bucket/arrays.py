@@ -208,14 +208,6 @@ class Pinnable:
         copy.original = self if self.shared else self.original
         return copy
 
-    def copied_back(self) -> Pinnable:
-        """The shared original with this copy's values, if it has no pins; else this copy."""
-        original = self.original
-        if original is None or original.pinned.any():
-            return self
-        np.copyto(original.array, self.array)
-        return original
-
 
 class Pin:
     """Pins `count` parts of an array from number `part` on; nothing if the array is None. `first` is what its owner
@@ -305,8 +297,9 @@ class BucketValues:
         found = []
         for low, high, block, part, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
             held = self._blocks[block]
-            if held.original is not None:
-                held = self._blocks[block] = held.copied_back()
+            if (original := held.original) is not None and not original.pinned.any():  # Peers can read it again.
+                np.copyto(original.array, held.array)
+                held = self._blocks[block] = original
             if held.pinned[part] if high - low == 1 else held.pinned[part : part + high - low].any():
                 held = self._blocks[block] = held.copy()
             found.append((low, high, held.array[elements]))

@@ -140,10 +140,9 @@ class Peer:
         identity = self.identity
         if identity is None:
             return
-        while self.done:
-            outgoing.append((identity, self.say(Done(_popped(self.done)))))
-        while self.released:
-            outgoing.append((identity, self.say(Released(_popped(self.released)))))
+        for kind, numbers in ((Done, self.done), (Released, self.released)):
+            while numbers:
+                outgoing.append((identity, self.say(kind(_popped(numbers)))))
         outbox = self.outbox
         while outbox.queued_slices and (frame := outbox.fill(now)) is not None:
             at = self.shared_frames.put(frame) if outbox.shared else []
