@@ -145,11 +145,11 @@ class Controller:
         orders: list[Instruction] = []
         for each in same:
             # A process that comes again is not lost; it comes often while the records take nothing.
-            is_another = each.process != process_of(registration)
+            is_another = process_of(each.registration) != process_of(registration)
             orders += self._lose(each, "it registered anew", now, is_listed=is_another)
         agent = self._registry.add(registration, now)
         self._is_stale = True
-        orders += [RememberAgent(agent.id, agent.memory().model_dump_json()), *self._carried_out([Order(agent.id)])]
+        orders += [RememberAgent(agent.id, agent.memory.model_dump_json()), *self._carried_out([Order(agent.id)])]
         answer = Registered(
             id=agent.id,
             heartbeat_interval_s=self.limits.heartbeat_interval_s,
@@ -268,7 +268,7 @@ class Controller:
     def plan_of(self, allocation: str, term: int) -> JobPlan:
         """The plan of the job that the allocation is of. Raises a RefusalError."""
         run, lease = self._lease(allocation)
-        run.leases.check_held(lease, term)
+        lease.check_held(term)
         return run.plan
 
     def first_values(self, allocation: str, term: int) -> tuple[str, Given]:

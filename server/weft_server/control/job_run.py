@@ -219,7 +219,7 @@ class JobRun:
 
         Raises StaleTermError or IllegalReportError and changes nothing. A repeated report is ignored.
         """
-        self.leases.check_held(lease, report.term)
+        lease.check_held(report.term)
         if report.seq <= lease.seq:
             return
         if report.event is not None and (lease.state, report.event) not in ALLOCATION_TRANSITIONS:

@@ -6,7 +6,6 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 from weft.api.agent import AgentInfo, AgentKind, CurvePair, Registration, Report
 from weft.api.job import Traffic
@@ -62,11 +61,6 @@ class Lease:
     changed: dict[str, Lease] = field(default_factory=dict, repr=False, compare=False)
     """Leases of the same job that have changed since they were written down, this one among them if it has."""
 
-    @classmethod
-    def restored(cls, job: str, memory: LeaseMemory, changed: dict[str, Lease]) -> Self:
-        """As an earlier process has written it down."""
-        return cls(job=job, **dict(memory), changed=changed)
-
     def write(self, parts: Parts) -> None:
         """Writes down what has changed."""
         facts = (self.state, self.seq, self.step, self.told, self.traffic)
@@ -103,11 +97,12 @@ class Lease:
         self.traffic = self.traffic if report.traffic is None else report.traffic
         self.changed[self.id] = self
 
-    def tell(self) -> bool:
-        """Its agent's orders hold it from now on: whether that is new."""
-        was_told, self.told = self.told, True
-        self.changed[self.id] = self
-        return not was_told
+    def check_held(self, term: int) -> None:
+        """Raises StaleTermError unless it is held under that term. At a job's end none is."""
+        if term != self.term:
+            raise StaleTermError(f"{self.who} holds term {self.term} of allocation {self.id}, not {term}")
+        if not self.is_held:
+            raise StaleTermError(f"allocation {self.id} of {self.who} was released")
 
 
 def process_of(registration: Registration) -> tuple[AgentKind, str, int, str | None]:
@@ -122,11 +117,8 @@ class Agent:
     The first version of a server's process is above all of those before it: see `Records.begin`.
     """
 
-    id: str
-    number: int
-    """Counts registrations: the older of two equals comes first."""
-    registration: Registration
-    registered: Timestamp
+    memory: AgentMemory
+    """What is written down of it."""
     heard: float
     """Seconds of the last heartbeat's arrival."""
     version: int
@@ -139,34 +131,19 @@ class Agent:
     """Leases whose parameters are wanted at once."""
 
     @property
+    def id(self) -> str:
+        return self.memory.id
+
+    @property
+    def registration(self) -> Registration:
+        return self.memory.registration
+
+    @property
     def name(self) -> str:
-        return self.registration.name
-
-    @property
-    def may_be_dead(self) -> bool:
-        """Whether another process that has its name is its successor, rather than another agent."""
-        return self.hung_up or self.state is AgentState.SUSPECTED
-
-    @property
-    def process(self) -> tuple[AgentKind, str, int, str | None]:
-        """What one that registers anew has in common with itself."""
-        return process_of(self.registration)
+        return self.memory.registration.name
 
     def apply(self, event: AgentEvent) -> None:
         self.state = after(AGENT_TRANSITIONS, self.state, event)
-
-    @classmethod
-    def restored(cls, memory: AgentMemory, heard: float, version: int) -> Self:
-        """As an earlier process has written it down. It is suspected until it calls, and silent from `heard` on."""
-        registered = Timestamp(memory.registered_at, heard)
-        state = AgentState.SUSPECTED
-        return cls(memory.id, memory.number, memory.registration, registered, heard, version, state)
-
-    def memory(self) -> AgentMemory:
-        """What is written down of it."""
-        return AgentMemory(
-            id=self.id, number=self.number, registration=self.registration, registered_at=self.registered.at
-        )
 
     def describe(self, now: Timestamp) -> AgentInfo:
         return AgentInfo(
@@ -175,7 +152,7 @@ class Agent:
             name=self.name,
             pid=self.registration.pid,
             state=self.state,
-            registered_at=self.registered.at,
+            registered_at=self.memory.registered_at,
             silent_s=round(max(0.0, now.seconds - self.heard), 3),
             device=self.registration.device,
             jobs=sorted({lease.job for lease in self.leases.values()}),
@@ -195,7 +172,7 @@ class Leases:
         """Leases of before the job was placed anew, that are written down still."""
         kept = [LeaseMemory.model_validate_json(document) for _, document in under(written, LEASE)]
         self.by_id: dict[str, Lease] = {
-            each.id: Lease.restored(job, each, self._changed)
+            each.id: Lease(job=job, **dict(each), changed=self._changed)
             for each in sorted(kept, key=lambda lease: (lease.kind, lease.place))
         }
 
@@ -333,23 +310,19 @@ class Leases:
             self._freed.append(lease)
         self._gone.clear()
 
-    def check_held(self, lease: Lease, term: int) -> None:
-        """Raises StaleTermError unless the lease is held under that term. At a job's end none is."""
-        if term != lease.term:
-            raise StaleTermError(f"{lease.who} holds term {lease.term} of allocation {lease.id}, not {term}")
-        if not lease.is_held:
-            raise StaleTermError(f"allocation {lease.id} of {lease.who} was released")
-
     def check_keeper(self, lease: Lease, term: int, verb: str) -> None:
         """Raises StaleTermError, or NotKeeperError for another agent than the keeper; `verb` is what it would do."""
-        self.check_held(lease, term)
+        lease.check_held(term)
         if lease.id != self._memory.keeper:
             keeper = self.keeper.who if self.keeper else "nobody"
             raise NotKeeperError(f"{lease.who} is not to {verb} parameters: {keeper} is")
 
     def tell(self, leases: Iterable[Lease]) -> None:
         """Their agents' orders hold them from now on."""
-        self._ordered.update(lease.agent for lease in leases if lease.tell())
+        for lease in leases:
+            if not lease.told:
+                lease.told, self._changed[lease.id] = True, lease
+                self._ordered.add(lease.agent)
 
     def order(self, leases: Iterable[Lease]) -> None:
         """What their agents are to do has changed."""

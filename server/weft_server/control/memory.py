@@ -28,7 +28,7 @@ LEASE, SUM, SET = "lease/", "sum/", "set/"
 
 
 class LeaseMemory(Model):
-    """See `weft_server.control.lease.Lease`."""
+    """See `weft_server.control.leases.Lease`."""
 
     id: str
     term: int
@@ -78,9 +78,9 @@ class RunMemory(Model, frozen=False):
     last_files: dict[str, SnapshotDone] = Field(default_factory=dict)
     """What was written of the snapshot of the last step, by lease."""
     began_with: Snapshot | None = None
+    """What the job went on from when it was placed last."""
     traffic: Traffic = Field(default_factory=Traffic)
     """Of the workers whose leases are gone."""
-    """What the job went on from when it was placed last."""
     vacant: list[int] = Field(default_factory=list)
     """Slots whose worker was lost, and that no other has taken over yet."""
     stopping: str | None = None
@@ -149,7 +149,7 @@ class Scaling(Model):
 
 
 class AgentMemory(Model):
-    """A registered agent. `number` counts registrations."""
+    """A registered agent. `number` counts registrations: the older of two equals comes first."""
 
     id: str
     number: int

@@ -62,7 +62,7 @@ class Registry:
                 agent.id,
                 agent.registration.kind,
                 agent.name,
-                agent.number,
+                agent.memory.number,
                 len(agent.leases),
                 agent.registration.job_memory_bytes or math.inf,
             )
@@ -85,16 +85,21 @@ class Registry:
         self._version = version
 
     def restore(self, memories: Sequence[AgentMemory], now: Timestamp) -> None:
-        """Takes up the agents of an earlier process. They are silent only after a grace."""
+        """Takes up the agents of an earlier process. They are suspected until they call, and silent after a grace."""
         heard = now.seconds + self._limits.restart_grace_s
-        self._agents = {each.id: Agent.restored(each, heard, self._version) for each in memories}
-        self._number = max([0, *(agent.number for agent in self)])
+        self._agents = {each.id: Agent(each, heard, self._version, AgentState.SUSPECTED) for each in memories}
+        self._number = max([0, *(each.number for each in memories)])
 
     def check(self, registration: Registration) -> list[Agent]:
         """Those that it would replace: same kind, name, process and nonce, or those whose successor it is. Raises
         FullError."""
         named = [each for each in self if (each.registration.kind, each.name) == (registration.kind, registration.name)]
-        same = [each for each in named if each.process == process_of(registration) or each.may_be_dead]
+        process = process_of(registration)
+        same = [
+            each
+            for each in named
+            if each.hung_up or each.state is AgentState.SUSPECTED or process_of(each.registration) == process
+        ]
         if not same and len(self._agents) >= self._limits.most_agents:
             raise FullError("agent", self._limits.most_agents)
         return same
@@ -102,7 +107,8 @@ class Registry:
     def add(self, registration: Registration, now: Timestamp) -> Agent:
         """A new agent of a registration that was checked."""
         self._number += 1
-        agent = Agent(self._new_id(), self._number, registration, now, now.seconds, self._version)
+        memory = AgentMemory(id=self._new_id(), number=self._number, registration=registration, registered_at=now.at)
+        agent = Agent(memory, now.seconds, self._version)
         self._agents[agent.id] = agent
         return agent
 
