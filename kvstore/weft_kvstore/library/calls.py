@@ -204,6 +204,8 @@ class SlotSteps:
         self.start = start
         self._counts = dict.fromkeys(registry.pushed, start)
         """Of each key that the slot pushes, how many steps have begun, by the store's name."""
+        self._turn = 0
+        """How often steps were counted."""
         self._ended = start
         """So many steps were ended as a whole."""
         self._to_end: dict[int, list[str]] = {}
@@ -225,20 +227,23 @@ class SlotSteps:
     def push(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         """Begins a step of each key. If it raises StoreRefusedError, it has begun none."""
         with uninterrupted(), self._lock:
-            begun = [*map(self._counts.__getitem__, names)]
-            steps = begun
+            is_here = _ON_HOST.issuperset(map(type, arrays))
+            if not is_here:
+                self._traffic.load(arrays)
+            turn = self._turn
+            steps = begun = [*map(self._counts.__getitem__, names)]
             if step is not None:
                 check_number(step, f"{self._registry.call(call)}: step")
                 steps = [int(step)] * len(names)
                 self._check_given(call, names, int(step))
             elif self._failed:
                 self._check_none_refused(call, names, begun)
-            is_here = _ON_HOST.issuperset(map(type, arrays))
-            if not is_here:
-                self._traffic.load(arrays)
+            counted = dict(zip(names, map(max, begun, map(_NEXT, steps)), strict=True))
+            if self._turn != turn:  # A signal's handler has counted steps meanwhile.
+                return self.push(call, names, step, arrays, send)
             try:
-                # One call, in the middle of which no signal's handler runs.
-                self._counts.update(zip(names, map(max, begun, map(_NEXT, steps)), strict=True))
+                self._turn += 1  # No handler runs from the comparison to the end of the next call.
+                self._counts.update(counted)
                 if step is not None:  # It has failed no more, whenever it begins.
                     for name in names:
                         self._failed.get(name, {}).pop(steps[0], None)
@@ -309,7 +314,7 @@ class SlotSteps:
         where = self._registry.call("end_step")
         check_number(step, f"{where}: step")
         with uninterrupted(), self._lock:
-            counts, last = self._counts, None if step is None else int(step)
+            turn, counts, last = self._turn, self._counts, None if step is None else int(step)
             while self._failed_ends:
                 self._to_end |= self._failed_ends[0]
                 self._failed_ends.popleft()
@@ -326,8 +331,10 @@ class SlotSteps:
             ended |= {one: names for one, names in self._to_end.items() if one <= last}
             skipped = sorted({name for names in ended.values() for name in names if counts[name] <= last})
             counted = dict.fromkeys(skipped, last + 1)
-            # One statement, in the middle of which no signal's handler runs. From here on whatever is raised leaves
-            # them to be ended again.
+            if self._turn != turn:  # A signal's handler has counted steps meanwhile.
+                return self.end(step, hand_over)
+            self._turn += 1  # No handler runs from the comparison to the end of the next statement.
+            # From here on whatever is raised leaves them to be ended again.
             self._counts, self._to_end = self._counts | counted, self._to_end | ended
             self._ended = max(self._ended, last + 1)
             handed = self._traffic.bring(where, skipped, [], lambda _: hand_over(sorted(ended.items())))
@@ -377,15 +384,16 @@ class SlotSteps:
 
     def check(self, name: str, version: int) -> StoreRefusedError | None:
         """The error of a pull where a key has seen more steps of this slot than this process has begun: it was pushed
-        by a process before this one, and what is pushed again would count for nothing."""
+        by a process before this one, and what is pushed again would count for nothing. One that died in the middle of
+        its step may have pushed some keys of it: who takes over does that step again."""
         begun = self._counts.get(name, version)
-        if version <= begun:
+        if version <= max(begun, self.start + 1):
             return None
         return StoreRefusedError(
             f"{self._registry.where('pull', user_key(name))}: it has seen {version} steps of this slot, and this "
             f"process has begun {begun}: another one was here before it, and what is pushed again counts for nothing; "
-            f"to go on, connect with step={version}, and with a higher incarnation= where the other may still live; to "
-            "start over, restart the shards"
+            f"to go on, connect with step={version}, or step={version - 1} where it died in the middle of that step, and "
+            "with a higher incarnation= where it may still live; to start over, restart the shards"
         )
 
     def _check_none_refused(self, call: str, names: Sequence[str], versions: Sequence[int]) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 
 import strict_copies
+import weft_kvstore
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
 from weft_kvstore import Key, KVStore, Store, StoreError, describe
@@ -231,3 +237,42 @@ def test_a_pushpull_is_one_operation(is_numbered: bool) -> None:
             store.pushpull("w", ones(), step=number).result(WAIT_S)
             store.pushpull_rows("t", [1], np.ones((1, 2), np.float32), step=number).result(WAIT_S)
         assert [call for call, *_ in found.calls] == ["pushpull"] * 6
+
+
+@pytest.mark.parametrize("call", ["push", "pushpull", "end_step"])
+def test_a_signals_handler_that_pushes_the_key_in_the_middle_of_a_call_loses_no_gradient(call: str) -> None:
+    """It comes at each place where CPython runs handlers: as a function begins, and as one of C has returned."""
+    file = str(Path(weft_kvstore.__file__).parent / "library" / "calls.py")
+    ones = np.ones(2, np.float32)
+    begin: dict[str, Callable[[KVStore], Future[Any]]] = {
+        "push": lambda store: store.push("w", ones),
+        "pushpull": lambda store: store.pushpull("w", ones),
+        "end_step": lambda store: store.end_step(),
+    }
+    description = describe({"w": Key(shape=(2,), initializer=0.0)}, rule="sgd", lr=1.0)
+    with KVStore.local(description, timeout_s=WAIT_S) as store:
+        pushed = 0
+        for place in count(1):
+            left, by_handler = place, list[Future[Any]]()
+
+            def at_each(frame: FrameType, event: str, _: object) -> None:
+                nonlocal left
+                if frame.f_code.co_filename == file and event in {"call", "c_return"}:
+                    left -= 1
+                    if not left:
+                        sys.setprofile(None)
+                        by_handler.append(store.push("w", ones))
+
+            before = sys.getprofile()
+            sys.setprofile(at_each)
+            try:
+                future = begin[call](store)
+            finally:
+                sys.setprofile(before)
+            for one in (future, *by_handler):
+                one.result(WAIT_S)
+            pushed += len(by_handler) + (call != "end_step")
+            assert (store.pull("w").result(WAIT_S) == -pushed).all(), place
+            if not by_handler:
+                break
+        assert place > 10

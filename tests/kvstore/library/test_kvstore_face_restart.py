@@ -107,6 +107,9 @@ def test_a_process_goes_on_in_the_middle_of_a_step(kind: str) -> None:
         first.pushpull(["w", "b"], [ones(), ones()]).result(WAIT_S)
         first.pushpull("w", ones()).result(WAIT_S)
         second = join(0, step=1)
+        w, b = second.pull(["w", "b"]).result(WAIT_S)
+        assert np.array_equal(w, ones() - 2)
+        assert np.array_equal(b, -ones())
         assert np.array_equal(second.pull("b").result(WAIT_S), -ones())
         for number in (2, 3):
             w, b = second.pushpull(["w", "b"], [ones(), ones()]).result(WAIT_S)
