@@ -392,8 +392,8 @@ class SlotSteps:
         return StoreRefusedError(
             f"{self._registry.where('pull', user_key(name))}: it has seen {version} steps of this slot, and this "
             f"process has begun {begun}: another one was here before it, and what is pushed again counts for nothing; "
-            f"to go on, connect with step={version}, or step={version - 1} where it died in the middle of that step, and "
-            "with a higher incarnation= where it may still live; to start over, restart the shards"
+            f"to go on, connect with step={version}, or step={version - 1} where it died in the middle of that step, "
+            "and with a higher incarnation= where it may still live; to start over, restart the shards"
         )
 
     def _check_none_refused(self, call: str, names: Sequence[str], versions: Sequence[int]) -> None:

@@ -251,18 +251,20 @@ def test_a_signals_handler_that_pushes_the_key_in_the_middle_of_a_call_loses_no_
     }
     description = describe({"w": Key(shape=(2,), initializer=0.0)}, rule="sgd", lr=1.0)
     with KVStore.local(description, timeout_s=WAIT_S) as store:
-        pushed = 0
+        pushed = left = 0
+        by_handler: list[Future[Any]] = []
+
+        def at_each(frame: FrameType, event: str, _: object) -> None:
+            nonlocal left
+            if frame.f_code.co_filename == file and event in {"call", "c_return"}:
+                left -= 1
+                if not left:
+                    sys.setprofile(None)
+                    by_handler.append(store.push("w", ones))
+
         for place in count(1):
-            left, by_handler = place, list[Future[Any]]()
-
-            def at_each(frame: FrameType, event: str, _: object) -> None:
-                nonlocal left
-                if frame.f_code.co_filename == file and event in {"call", "c_return"}:
-                    left -= 1
-                    if not left:
-                        sys.setprofile(None)
-                        by_handler.append(store.push("w", ones))
-
+            left = place
+            by_handler.clear()
             before = sys.getprofile()
             sys.setprofile(at_each)
             try:
