@@ -162,19 +162,19 @@ class BucketUpdate:
                 for at in range(begin, end, most):
                     some = slice(at, min(at + most, end))
                     if array is None:
-                        given = gradient.read(origin + at, origin + some.stop, scratch[: some.stop - at])
+                        summed = gradient.read(origin + at, origin + some.stop, scratch[: some.stop - at])
                     else:
-                        given = array[origin + at : origin + some.stop]
+                        summed = array[origin + at : origin + some.stop]
                     if before is not None:
                         np.copyto(before[some], weight[some])
                     if rule.whole:  # It sees the key as it is.
                         shape = spec.keys[spec.part.spans[0].key_index].shape
                         shaped = {name: values.reshape(shape) for name, values in state.items()}
-                        rule.apply(weight.reshape(shape), given.reshape(shape), shaped, update, hyper)
+                        rule.apply(weight.reshape(shape), summed.reshape(shape), shaped, update, hyper)
                     else:
                         parts = {name: values[some] for name, values in state.items()} if state else state
-                        apply = (rule.apply_over if given.flags.writeable else None) or rule.apply
-                        apply(weight[some], given, parts, update, hyper)
+                        apply = (rule.apply_over if summed.flags.writeable else None) or rule.apply
+                        apply(weight[some], summed, parts, update, hyper)
         except RULE_ERRORS as error:
             elements = self.values.bounds[low : high + 1] - self.values.bounds[low]
             first, last = (np.searchsorted(elements, [begin, max(end - 1, begin)], side="right") - 1).tolist()
