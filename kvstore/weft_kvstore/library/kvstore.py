@@ -35,7 +35,7 @@ from weft_kvstore.library.arrays import (
 )
 from weft_kvstore.library.calls import Given, SlotSteps, WholeKeys, check_number, checked_priority, is_whole
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
-from weft_kvstore.library.rows import TableRows
+from weft_kvstore.library.rows import MASTER, TableRows
 from weft_kvstore.library.waits import Barriers, await_shards
 from weft_kvstore.local import LocalSlot, LocalStore
 from weft_kvstore.process import OwnProcess
@@ -43,9 +43,6 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import ClientStatistics, StepOutcome
 from weft_kvstore.wire.messages import PayloadKind, Reading
-
-MASTER: Final = "weft.master"
-"""In a key's state: the float32 value of a key whose users have 16 bits."""
 
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
 """A description, or the path of the file that has it."""
@@ -399,8 +396,8 @@ class KVStore:
         None.
 
         Training continues with the same bits; without a state, the rule's begins anew. Call it from one slot, on new
-        shards, before any push; every slot connects with this `step` and pulls before it pushes. Tables have
-        `restore_rows`. Not with `commit`.
+        shards; every slot connects with this `step`, and calls `barrier` before it pushes. Tables have `restore_rows`.
+        Not with `commit`.
         """
         call = "restore"
         keys = self._registry.key_set(key, call)
@@ -412,14 +409,11 @@ class KVStore:
         arrays: list[Any] = []
         sent: list[tuple[KeyDescription, int]] = []
         for one, spec, first, named in zip(keys.given, keys.keys, values, states, strict=True):
-            where, dtype, shape = self._registry.where(call, one), np.dtype(spec.dtype), tuple(spec.shape)
-            kept, master = named, None
-            if spec.half is not None and isinstance(named, Mapping):
-                kept = {**named}
-                master = kept.pop(MASTER, None)
-            state_arrays = self._state_arrays(spec, kept, shape, where)
-            whole = (first, user_dtype(spec)) if master is None else (master, dtype)
-            arrays += [*state_arrays, checked(*whole, shape, f"{where}: value")]
+            where, shape = self._registry.where(call, one), tuple(spec.shape)
+            state_arrays, master = self._state_arrays(spec, named, shape, where)
+            if master is None:
+                master = checked(first, user_dtype(spec), shape, f"{where}: value")
+            arrays += [*state_arrays, master]
             sent += [(spec, number) for number in (*range(1, len(state_arrays) + 1), 0)]
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
@@ -443,16 +437,19 @@ class KVStore:
         self._steps.check_start(call, step)
         given = self._rows(call, key, ids, rows)
         states = self._registry.listed(call, key, state, rows=True)[3][0]
-        arrays, of_state = [*given.arrays], list[tuple[int, int]]()
+        arrays, of_state = given.arrays, list[tuple[int, int]]()
+        count = len(arrays)
         for at, (one, named) in enumerate(zip(given.tables, states, strict=True)):
-            found = self._state_arrays(one.spec, named, one.shape, one.where)
+            found, master = self._state_arrays(one.spec, named, one.shape, one.where)
+            if master is not None:
+                arrays[2 * at + 1] = master
             arrays += found
             of_state += [(at, array) for array in range(1, len(found) + 1)]
 
         def give(versions: list[int], hosts: list[Array]) -> Future[None]:
             """Values first: there is state of rows that are there."""
             begun = [given.begin(versions, hosts)]
-            for (at, array), values in zip(of_state, hosts[len(given.arrays) :], strict=True):
+            for (at, array), values in zip(of_state, hosts[count:], strict=True):
                 one, kind = given.tables[at], PayloadKind.RESTORED_STATE
                 kept, rows = one.checked_ids(hosts[2 * at]), one.kept(values)
                 state = RowOperation(self._store.driver, one.keys, payload_kind=kind, step=array, arrays=rows, ids=kept)
@@ -462,10 +459,20 @@ class KVStore:
 
         return self._steps.set(call, given.names, step, arrays, give)
 
-    def _state_arrays(self, spec: KeyDescription, given: Any, shape: tuple[int, ...], where: str) -> list[Any]:
-        """The rule's arrays of a key, in their order; none where there is None. Raises StoreRefusedError."""
-        names = self._registry.state_names(spec, given, where)
-        return [checked(given[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}") for name in names]
+    def _state_arrays(
+        self, spec: KeyDescription, given: Any, shape: tuple[int, ...], where: str
+    ) -> tuple[list[Any], Any]:
+        """The rule's arrays of a key, in their order, none where there is None; and the `MASTER`, or None. Raises
+        StoreRefusedError."""
+        rules = given
+        if spec.half is not None and isinstance(given, Mapping):
+            rules = {name: array for name, array in given.items() if name != MASTER}
+        names = self._registry.state_names(spec, rules, where)
+        found = {
+            name: checked(given[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}")
+            for name in (*names, *([] if rules is given or MASTER not in given else [MASTER]))
+        }
+        return [found[name] for name in names], found.get(MASTER)
 
     def read_consistent(self, key: UserKeys) -> Future[tuple[int, list[Array]]]:
         """(version, values): the values of several keys at one version, the newest available. Sync mode only."""

@@ -39,6 +39,9 @@ CALLS: Final[Mapping[str, tuple[PayloadKind | None, bool]]] = {
 }
 """What a call sends, and whether it pulls."""
 
+MASTER: Final = "weft.master"
+"""In a key's state: the float32 value of a key whose users have 16 bits."""
+
 
 class TableRows:
     """A call of rows of one table, or of a list: of `ids`, with `rows` for them if it sends these. It pulls those of
@@ -99,7 +102,7 @@ class TableRows:
     ) -> Future[Any]:
         """Begins an operation for each table. All are checked before any is begun: of a call that does not fit, nothing
         begins."""
-        made = []
+        made, futures = list[RowOperation](), list[Future[Any]]()
         for at, (number, table, pulled) in enumerate(zip(numbers, self.tables, self._pulled, strict=True)):
             ids = rows = wanted = None
             if self.kind is not None:
@@ -124,9 +127,23 @@ class TableRows:
                 priority=priority,
             )
             made.append(operation)
+            future: Future[Any] = operation.future
+            if self._of_state and table.spec.half is not None:
+                master = RowOperation(
+                    self._store.driver,
+                    table.keys,
+                    version=number,
+                    reading=reading,
+                    wanted=wanted,
+                    shape=pulled.shape,
+                    priority=priority,
+                )
+                made.append(master)
+                future = joined([future, master.future], lambda both: {**both[0], MASTER: both[1]})
+            futures.append(future)
         for operation in made:
             self._store.submit(operation)
-        return made[0].future if self.single else joined([one.future for one in made], list if self._pulls else nothing)
+        return futures[0] if self.single else joined(futures, list if self._pulls else nothing)
 
 
 class Table:

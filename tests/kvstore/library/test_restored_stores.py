@@ -160,6 +160,7 @@ TABLES = {
     "lazy": Key((40, 3), rows=True, initializer={"uniform": [-1, 1]}),
     "standard": Key((40, 3), rows=True, initializer={"uniform": [-1, 1]}, sparse="standard"),
     "growing": Key((0, 3), rows=True, initializer=1.0, growth={}),
+    "half": Key((40, 3), rows=True, initializer={"uniform": [-1, 1]}, dtype="bfloat16"),
 }
 
 
@@ -169,7 +170,7 @@ def train_rows(stores: Sequence[KVStore], name: str, steps: range) -> Array:
         pushes = []
         for slot, store in enumerate(stores):
             draw = np.random.Generator(np.random.Philox(key=step * SLOTS + slot))
-            ids, rows = draw.integers(0, 40, 6), draw.normal(size=(6, 3)).astype(np.float32)
+            ids, rows = draw.integers(0, 40, 6), draw.normal(size=(6, 3)).astype(TABLES[name].dtype)
             pushes.append(store.push_rows(name, ids, rows))
         pulled = [store.pull_rows(name, np.arange(40)) for store in stores]
         for push in pushes:
