@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeAlias, overload
+from typing import Any, TypeAlias, overload
 from weakref import WeakSet
 
 import msgspec
