@@ -39,5 +39,9 @@ class StorePassedError(StoreRefusedError):
     pass
 
 
+class OpenStoppedError(StoreError):
+    """The job was not wanted any more before it was open."""
+
+
 class PushRefusedError(Exception):
     """A push, a declaration or a set contradicts what its shard has; the text names slot, key, slice and step."""

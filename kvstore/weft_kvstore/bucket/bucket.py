@@ -30,7 +30,7 @@ from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, BucketSteps, P
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
 from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, Mode, StoreDescription, first_elements, is_given
-from weft_kvstore.errors import PushRefusedError
+from weft_kvstore.errors import OpenStoppedError, PushRefusedError
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import PayloadKind, Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OutSegment
@@ -439,13 +439,12 @@ FIRST_ELEMENTS: Final = 1 << 22
 def make_bucket(
     description: StoreDescription,
     spec: BucketSpec,
-    wanted: Callable[[str], None],
+    stopped: Callable[[], bool],
     *,
     memory: Array | None = None,
 ) -> Bucket:
-    """The bucket with its first values, in `memory` (bytes) that clients may read, where there is some. `wanted` is
-    called with a key's name, and raises where the job is not wanted any more. Raises ValueError for an initializer that
-    there is not."""
+    """The bucket with its first values, in `memory` (bytes) that clients may read, where there is some. Raises
+    OpenStoppedError soon after `stopped` says so, and ValueError for an initializer that there is not."""
     keys, part = description.keys, spec.part
     dtype = np.dtype(keys[part.spans[0].key_index].dtype)
     values: Array = np.empty(int(part.bounds[-1]) // dtype.itemsize, dtype) if memory is None else memory.view(dtype)
@@ -453,7 +452,8 @@ def make_bucket(
     for span in part.spans:
         key, begin = keys[span.key_index], int(part.bounds[span.first]) // dtype.itemsize - span.start
         for low in range(span.start, span.end, FIRST_ELEMENTS):
-            wanted(key.key)
+            if stopped():
+                raise OpenStoppedError(f"key {key.key!r}: the job is not wanted any more")
             high = min(low + FIRST_ELEMENTS, span.end)
             values[begin + low : begin + high] = first_elements(key, description.seed, low, high)
         given[span.first : span.stop] = is_given(key)

@@ -32,12 +32,11 @@ from weft_kvstore.description.check import DescriptionError
 from weft_kvstore.description.form import placed_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveAuthenticator, CurveKeys, read_curve_keys
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import OpenStoppedError, StoreError
 from weft_kvstore.process import tune_process
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.job_shard import OpenStoppedError
 from weft_kvstore.shard.snapshot import Captured, MissedError, saved
 from weft_kvstore.snapshot_files import Snapshot, SnapshotError
 from weft_kvstore.structs import Reader

@@ -41,10 +41,6 @@ FORGET_EVERY: Final = 16
 # Used by the shard behind its sockets and by the local store without any.
 
 
-class OpenStoppedError(StoreError):
-    """The job was not wanted any more before it was open."""
-
-
 class JobShard:
     """Shard number `shard` of a store. Makes the first values of its slices; their memory is all it holds.
     `keeps_previous`: of dense keys also the values before the last step of each slice, which a pull of that version
@@ -79,10 +75,6 @@ class JobShard:
         self.end_capture: Callable[[], None] = lambda: None
         """Ends the capture that is not complete, if there is one."""
 
-        def wanted(key: str) -> None:
-            if stopped():
-                raise OpenStoppedError(f"key {key!r}: the job is not wanted any more")
-
         self._rule = rule or rule_of(description)
         self._keeps_previous = keeps_previous
         sizes = {
@@ -104,7 +96,7 @@ class JobShard:
                 if self.shared_memory is not None:
                     memory = self.shared_memory.array(begin, (int(spec.part.bounds[-1]),), np.uint8)
                     begin += sizes[bucket.number]
-                self.buckets[bucket.number] = make_bucket(description, spec, wanted, memory=memory)
+                self.buckets[bucket.number] = make_bucket(description, spec, stopped, memory=memory)
         self.parts: dict[int, Bucket | TableState] = {**self.tables, **self.buckets}
         """Both; a table is one slice."""
         if self.gate is not None:
