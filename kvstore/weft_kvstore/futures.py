@@ -218,17 +218,20 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]
     result: StoreFuture[R] = StoreFuture(driver_of(*futures))
     parts: Sequence[Future[Any]] = futures or [finished(None)]
     # Futures keep their callbacks for ever: these have no more of one another, nor of values, than is in `left`.
-    ended = partial(_part_ended, list(range(len(parts))), [(result, futures, make)], [])
+    ended = partial(_part_ended, {*map(id, parts)}, {0: True}, [(result, futures, make)], [])
     for part in parts:
         on_end(part, ended)
     return result
 
 
-def _part_ended(missing: list[int], left: list[Any], errors: list[BaseException], part: Future[Any]) -> None:
+def _part_ended(
+    missing: set[int], turn: dict[int, bool], left: list[Any], errors: list[BaseException], part: Future[Any]
+) -> None:
     try:
         if (error := error_of(part)) is not None:
             errors.append(error)
-        if missing.pop() or not left:  # Of all threads one takes the last, which is 0.
+        missing.discard(id(part))
+        if missing or not turn.pop(0, False):  # Of the threads that find none missing, one has its turn.
             return
         result, futures, make = left[0]
         if errors:
@@ -240,10 +243,13 @@ def _part_ended(missing: list[int], left: list[Any], errors: list[BaseException]
             result.set_result(made)
         left.clear()
     except BaseException as raised:  # who waits has to hear of it, also where a signal's handler raises here
-        for result, *_ in left:
+        errors.append(raised)
+        missing.discard(id(part))
+        for result, *_ in () if missing else left:
             if not result.has_ended:
                 result.set_exception(raised)
-        left.clear()
+        if not missing:
+            left.clear()
         if not isinstance(raised, Exception):
             raise
 

@@ -126,11 +126,14 @@ class Late(Exception):
     """Raised by a signal's handler."""
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("kind", [Late, KeyboardInterrupt])
-def test_joined_futures_end_where_a_signals_handler_raises_at_any_line_of_theirs(kind: type[BaseException]) -> None:
-    """The thread that ends a part may be the main one."""
+def test_joined_futures_end_where_a_signals_handler_raises_at_any_line_of_theirs(
+    kind: type[BaseException], alone: bool
+) -> None:
+    """The thread that ends a part may be the main one. Other parts may still read their caller's arrays."""
     for line in count(2):  # Before the first, it has not begun.
-        part, left = StoreFuture[int](), line
+        part, other, left = StoreFuture[int](), StoreFuture[int](), line
 
         def at_each_line(frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
@@ -143,7 +146,7 @@ def test_joined_futures_end_where_a_signals_handler_raises_at_any_line_of_theirs
                 raise kind
             return at_each_line
 
-        both = [joined([part], sum), joined([part], sum)]
+        interrupted, another = joined([part] if alone else [part, other], sum), joined([part, other], sum)
         before = sys.gettrace()
         sys.settrace(at_each_line)
         try:
@@ -152,7 +155,10 @@ def test_joined_futures_end_where_a_signals_handler_raises_at_any_line_of_theirs
             assert kind is KeyboardInterrupt
         finally:
             sys.settrace(before)
-        assert [one.done() for one in both] == [True, True], line
+        assert (interrupted.done(), another.done()) == (alone, False)
+        other.set_result(2)
+        assert interrupted.done()
+        assert another.result(0) == 3
         if left > 0:
             return
 
