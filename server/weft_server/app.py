@@ -34,7 +34,7 @@ from weft_server.routes.context import Context, check_project
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.storage.database import DatabaseRefusedError, open_database
-from weft_server.storage.job_files import Arrivals, JobFiles
+from weft_server.storage.job_files import JobFiles, Reservations
 from weft_server.storage.records import Records
 from weft_server.storage.uploads import Uploads
 
@@ -56,8 +56,8 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
         service = Service(
             Records(engine), JobFiles(settings.directory), settings.limits, clock, encrypts=settings.encrypts
         )
-        arrivals = Arrivals()
-        brought = Uploads(settings.directory, settings.upload_hours, settings.uploads_bytes, arrivals)
+        reservations = Reservations()
+        brought = Uploads(settings.directory, settings.upload_hours, settings.uploads_bytes, reservations)
         brought.clean(clock().at, at_start=True)
         forks = Forks("weft_server.submissions")
         models = FairQueue(settings.concurrent_models, settings.waiting_models, "model")
@@ -67,7 +67,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
         if credentials is not None and known is not None:
             credentials.load()
             known.load(service.records.users())
-        incoming = Incoming(service.threads, arrivals)
+        incoming = Incoming(service.threads, reservations)
         app.state.context = Context(
             service, brought, incoming, settings, checks, models, model_bodies, forks, credentials, known
         )

@@ -27,7 +27,7 @@ from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
 from weft_server.problems import MOST_ERRORS, ProblemError, invalid_request
 from weft_server.refusals import listed
-from weft_server.storage.job_files import Arrivals, Coming, Upload
+from weft_server.storage.job_files import Reservation, Reservations, Upload
 from weft_server.storage.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.threads import Threads
 from weft_server.users import Party
@@ -211,9 +211,9 @@ class Incoming:
     come slowly fill no disk together.
     """
 
-    def __init__(self, threads: Threads, arrivals: Arrivals) -> None:
+    def __init__(self, threads: Threads, reservations: Reservations) -> None:
         self._threads = threads
-        self._arrivals = arrivals
+        self._reservations = reservations
 
     @asynccontextmanager
     async def received(
@@ -238,8 +238,8 @@ class Incoming:
         upload: Upload | None = None
         try:
             upload = await on_files(start)
-            with self._arrivals.lock:
-                self._arrivals.coming.setdefault(upload.path, Coming(party))
+            with self._reservations.lock:
+                self._reservations.setdefault(upload.path, Reservation(party))
             await on_files(self._promise, upload, told or 0)
             await self._write(upload, request.stream(), limit, told)
             yield upload
@@ -252,8 +252,8 @@ class Incoming:
             raise ProblemError("not-stored", detail) from error
         finally:
             if upload is not None:
-                with self._arrivals.lock:
-                    self._arrivals.coming.pop(upload.path, None)
+                with self._reservations.lock:
+                    self._reservations.pop(upload.path, None)
                 await on_files(upload.discard)
 
     async def _write(self, upload: Upload, stream: AsyncIterator[bytes], limit: int, told: int | None) -> None:
@@ -274,8 +274,8 @@ class Incoming:
     def _put(self, upload: Upload, pieces: Sequence[bytes], held: int, nbytes: int) -> None:
         self._promise(upload, nbytes, held)
         upload.file.writelines(pieces)
-        with self._arrivals.lock:
-            self._arrivals.coming[upload.path].written += held
+        with self._reservations.lock:
+            self._reservations[upload.path].written += held
 
     def _promise(self, upload: Upload, nbytes: int, at_once: int = 0) -> None:
         """The body is to have so many bytes, of which some are written at once. Raises ProblemError where they do not
@@ -284,13 +284,15 @@ class Incoming:
         What is promised to users holds up no agent: the parameters of a job that ends come before uploads.
         """
         free = shutil.disk_usage(upload.path.parent).free
-        with self._arrivals.lock:
-            mine = self._arrivals.coming[upload.path]
+        with self._reservations.lock:
+            mine = self._reservations[upload.path]
             if nbytes > mine.nbytes:
                 upload.check_room(nbytes)
-            others = [each for each in self._arrivals.coming.values() if each is not mine]
-            promised = sum(each.left for each in others if mine.party is not None or each.party is None)
-            own = sum(each.left for each in others if each.party and each.party.is_with(mine.party))
+            others = [each for each in self._reservations.values() if each is not mine]
+            promised = sum(
+                each.nbytes - each.written for each in others if mine.party is not None or each.party is None
+            )
+            own = sum(each.nbytes - each.written for each in others if each.party and each.party.is_with(mine.party))
             wanted, room = nbytes - mine.written, free - KEPT_FREE_BYTES
             if nbytes <= mine.nbytes:  # it was promised them, but others may have filled the disk
                 wanted, promised, own = at_once, 0, 0

@@ -30,7 +30,7 @@ from weft_server.control.instructions import Instruction
 from weft_server.keeper_values import KeeperSilentError, KeeperValues
 from weft_server.notify import Notifier
 from weft_server.refusals import FullError, UnknownError
-from weft_server.storage.job_files import Arrivals, JobFiles
+from weft_server.storage.job_files import JobFiles, Reservations
 from weft_server.storage.uploads import Uploads
 from weft_server.threads import Threads
 from weft_server.users import Party
@@ -413,8 +413,8 @@ def test_an_upload_that_is_brought_again_replaces_the_first_and_one_of_other_val
 
 def test_one_project_leaves_room_for_the_uploads_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content, now = save({"b": B}), datetime.now(UTC)
-    arrivals = Arrivals()
-    uploads = Uploads(tmp_path, 1.0, 4 * len(content), arrivals)
+    reservations = Reservations()
+    uploads = Uploads(tmp_path, 1.0, 4 * len(content), reservations)
 
     def bring(name: str, project: str) -> None:
         upload = uploads.start(name, now, project, ANN)
@@ -423,7 +423,7 @@ def test_one_project_leaves_room_for_the_uploads_of_others(tmp_path: Path, monke
             uploads.keep(upload, name, now, project)
         finally:
             upload.discard()
-            arrivals.coming.pop(upload.path, None)
+            reservations.pop(upload.path, None)
 
     for name in "abc":
         bring(name, "one")
@@ -439,22 +439,22 @@ def test_one_project_leaves_room_for_the_uploads_of_others(tmp_path: Path, monke
 
 def test_one_project_leaves_others_places_to_bring_uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft_server.storage.uploads.MOST_AT_ONCE", 4)
-    arrivals, now = Arrivals(), datetime.now(UTC)
-    uploads = Uploads(tmp_path, 1.0, 1 << 30, arrivals)
+    reservations, now = Reservations(), datetime.now(UTC)
+    uploads = Uploads(tmp_path, 1.0, 1 << 30, reservations)
     started = [uploads.start(name, now, "one", ANN) for name in "abc"]
     with pytest.raises(FullError, match="there are 3 unfinished uploads of project one already"):
         uploads.start("d", now, "one", ANN)
     started.append(uploads.start("e", now, "two", ANN))
     with pytest.raises(FullError, match="there are 4 unfinished uploads already"):
         uploads.start("f", now, "two", ANN)
-    arrivals.coming.clear()
+    reservations.clear()
     started.append(uploads.start("d", now, "one", ANN))
     for upload in started:
         upload.discard()
 
 
 def test_an_upload_that_is_deleted_as_uploads_are_looked_at_is_left_out(tmp_path: Path) -> None:
-    uploads, now = Uploads(tmp_path, 1.0, 1 << 30, Arrivals()), datetime.now(UTC)
+    uploads, now = Uploads(tmp_path, 1.0, 1 << 30, Reservations()), datetime.now(UTC)
     upload = uploads.start("a", now, DEFAULT_PROJECT, ANN)
     upload.file.write(save({"b": B}))
     (tmp_path / "uploads" / "gone.safetensors").symlink_to("nowhere")  # it is listed, and then it is not there

@@ -43,26 +43,23 @@ _TEMPORARY = ".upload-"
 
 
 @dataclass(slots=True)
-class Coming:
-    """A document on its way: who brings it, None for an agent, the bytes that it is to have as far as they are told,
-    and those that are on the disk. `project`: into which it is uploaded, None for one that is no upload."""
+class Reservation:
+    """The room on the disk for a document that is being received: who sends it, None for an agent, the bytes that it is
+    to have as far as they are known, and those that are written. `project`: into which it is uploaded, None for one
+    that is no upload."""
 
     party: Party | None
     project: str | None = None
     nbytes: int = 0
     written: int = 0
 
-    @property
-    def left(self) -> int:
-        return self.nbytes - self.written
 
-
-class Arrivals:
-    """All documents on their way, by their files. What is decided by them is decided under the `lock`."""
+class Reservations(dict[Path, Reservation]):
+    """Of all documents that are being received, by their files. What is decided by them is decided under the `lock`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lock = threading.Lock()
-        self.coming: dict[Path, Coming] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class Upload:
     path: Path
     file: BinaryIO
     check_room: Callable[[int], None] = lambda _: None
-    """Raises FullError where it may not have so many bytes. Called under the lock of arrivals."""
+    """Raises FullError where it may not have so many bytes. Called under the lock of reservations."""
 
     def close(self) -> None:
         """What was written is on the disk. Idempotent."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from weft.api.token import ALL_PROJECTS, DEFAULT_PROJECT
 from weft.api.values import Uploaded, UploadInfo, UploadList
 from weft_server.refusals import FullError, UnknownError
-from weft_server.storage.job_files import Arrivals, Coming, Upload
+from weft_server.storage.job_files import Reservation, Reservations, Upload
 from weft_server.storage.parameter_file import ParameterFileError, read_header
 from weft_server.users import Party
 
@@ -35,12 +35,12 @@ class Uploads:
     Jobs have copies of their own.
     """
 
-    def __init__(self, directory: Path, hours: float, most_bytes: int, arrivals: Arrivals) -> None:
+    def __init__(self, directory: Path, hours: float, most_bytes: int, reservations: Reservations) -> None:
         self._folder = directory / "uploads"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lifetime = timedelta(hours=hours)
         self._most_bytes = most_bytes
-        self._arrivals = arrivals
+        self._reservations = reservations
 
     def clean(self, now: datetime, *, at_start: bool = False) -> None:
         """Deletes what has expired; at the server's start also what was not brought to its end."""
@@ -56,8 +56,8 @@ class Uploads:
         self.clean(now)
         self._folder.mkdir(parents=True, exist_ok=True)  # also where somebody has deleted it
         path = self._folder / f"{_TEMPORARY}{identifier}"
-        with self._arrivals.lock:
-            projects = [each.project for each in self._arrivals.coming.values() if each.project is not None]
+        with self._reservations.lock:
+            projects = [each.project for each in self._reservations.values() if each.project is not None]
             if len(projects) >= MOST_AT_ONCE:
                 raise FullError("upload", MOST_AT_ONCE, unit="unfinished ")
             own = projects.count(project)
@@ -65,7 +65,7 @@ class Uploads:
                 raise FullError("upload", own, unit="unfinished ", of=f"project {project}")
             self._check_room(0)
             upload = Upload(path, path.open("wb"), lambda nbytes: self._check_room(nbytes, project, path))
-            self._arrivals.coming[path] = Coming(party, project)
+            self._reservations[path] = Reservation(party, project)
         return upload
 
     def keep(self, upload: Upload, identifier: str, now: datetime, project: str = DEFAULT_PROJECT) -> Uploaded:
@@ -79,11 +79,11 @@ class Uploads:
             raise ParameterFileError("there is no tensor in it")
         name = identifier if project == DEFAULT_PROJECT else f"{identifier}.{project}"
         target = self._folder / f"{name}{_SUFFIX}"
-        with self._arrivals.lock:
+        with self._reservations.lock:
             written = upload.path.stat()
             self._check_room(written.st_size, project, upload.path, target)
             upload.path.replace(target)
-            self._arrivals.coming.pop(upload.path, None)
+            self._reservations.pop(upload.path, None)
         return Uploaded(id=identifier, names=names, size_bytes=written.st_size, expires_at=self._expires(written))
 
     def describe(self, now: datetime, project: str = ALL_PROJECTS) -> UploadList:
@@ -127,7 +127,7 @@ class Uploads:
         kept = [(_project(path), found.st_size) for path, found in self._kept() if path not in itself]
         coming = [
             (each.project, each.nbytes)
-            for path, each in self._arrivals.coming.items()
+            for path, each in self._reservations.items()
             if each.project is not None and path not in itself
         ]
         own = [nbytes for of, nbytes in kept if of == project]
