@@ -263,8 +263,8 @@ def test_a_place_is_taken_before_the_body_is_read(tmp_path: Path) -> None:
         assert "2 models" in refusal(response, 503, "too-many-models")
         assert coming(tmp_path) == 2
         held.close()
-        eventually(lambda: coming(tmp_path) == 0, "those that hung up are forgotten")
-        assert send(client, whole).status_code == 201
+        eventually(lambda: coming(tmp_path) == 0, "the files of those that hung up are deleted")
+        eventually(lambda: send(client, whole).status_code == 201, "their places are free")
 
 
 def test_one_users_bodies_that_come_have_a_bound_together(tmp_path: Path) -> None:
