@@ -29,7 +29,10 @@ def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, np.dtype[Any
     try:
         return load_file(path)
     except (SafetensorError, KeyError) as error:  # KeyError: an element type that NumPy has not
-        raise ArgumentError(f"{os.fspath(path)} is no safetensors file of NumPy's element types: {error}") from None
+        raise ArgumentError(
+            f"{os.fspath(path)} is no safetensors file of NumPy's element types ({error}): job.save(path) and `weft "
+            "params save` write one"
+        ) from None
 
 
 def refuse_parameter_file(path: str | os.PathLike[str], instead: str) -> None:

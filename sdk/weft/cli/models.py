@@ -55,7 +55,7 @@ def export(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL.onnx|PARAMETERS.safetensors", help="The file to write.", dir_okay=False, show_default=False
+            metavar="FILE.onnx|FILE.safetensors", help="The file to write.", dir_okay=False, show_default=False
         ),
     ],
     *,
