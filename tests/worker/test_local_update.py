@@ -270,14 +270,14 @@ def test_a_capture_goes_on_while_its_keys_do_and_ends_by_name_where_they_do_not(
     bench.store.pull("w", 0).result(WAIT_S)
     found = captured_at(bench.store, 4)
     for step in range(3):
-        clock.now += 20
+        clock.now += 14 * 30
         bench.step(step)
         for _ in range(2):  # Its thread has looked after the first.
             bench.store.pull("w", step + 1).result(WAIT_S)
         assert not found.done()
-    clock.now += 31
+    clock.now += 15 * 30 + 1
     bench.store.pull("w", 3).result(WAIT_S)
-    told = r"version 4 of key 'w', which this worker updates took over 30 s: it has 'w' at version 3"
+    told = r"version 4 of key 'w', which this worker updates took over 450 s: it has 'w' at version 3"
     assert re.fullmatch(told, str(found.result(WAIT_S)))
     bench.store.close()
 

@@ -39,16 +39,21 @@ TIMEOUT_S: Final = 120.0
 """For a key that somebody waits for to come to its next version: above the store's own deadline, whose message says
 which slots are missing."""
 
+CAPTURE_TIMEOUTS: Final = 15
+"""So many times as long a capture waits for the next version: steps that take minutes have snapshots too."""
+
 _log = logging.getLogger("weft.worker")
 
 
 @dataclass(eq=False, frozen=True, slots=True)
 class _Wait:
-    """For a version of a key; the future ends while the key is at it. `since`: when somebody began to wait."""
+    """For a version of a key; the future ends while the key is at it. `since`: when somebody began to wait, who waits
+    `timeout_s` for each update."""
 
     key: str
     version: int
     since: float
+    timeout_s: float
     future: StoreFuture[None]
 
     def __str__(self) -> str:
@@ -110,7 +115,8 @@ class LocalUpdateStore:
     def capture(self, step: int, done: Callable[[Captured | MissedError], None]) -> None:
         """Calls `done` with copies of the keys that this worker updates, and of the rule's arrays, at version `step`,
         once all of them have been at it; or with why they will not. It has to be quick. May be called on any thread."""
-        taken = [self._at([name], step, partial(self._parts, key)) for name, key in self._keys.items()]
+        timeout_s = CAPTURE_TIMEOUTS * self._timeout_s
+        taken = [self._at([name], step, partial(self._parts, key), timeout_s) for name, key in self._keys.items()]
         whole = joined(taken, lambda found: [*itertools.chain.from_iterable(found)])
 
         def end(_: Future[list[Part]]) -> None:
@@ -176,11 +182,13 @@ class LocalUpdateStore:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _at(self, keys: Sequence[str], version: int, make: Callable[[], Any]) -> StoreFuture[Any]:
+    def _at(
+        self, keys: Sequence[str], version: int, make: Callable[[], Any], timeout_s: float | None = None
+    ) -> StoreFuture[Any]:
         """Ends with what `make` gives, or as the future that it gives does. It is called on the thread, once each of
         the keys has been at the version and while the last one is. A key that sees no update for too long fails it."""
         now = time.monotonic()
-        waits = [_Wait(key, version, now, StoreFuture()) for key in keys]
+        waits = [_Wait(key, version, now, timeout_s or self._timeout_s, StoreFuture()) for key in keys]
         made: StoreFuture[Any] = joined([wait.future for wait in waits], lambda _: make())
         for wait in waits:
             if not self._put(wait.key, partial(self._look, wait)):
@@ -235,13 +243,13 @@ class LocalUpdateStore:
         for key in self._keys.values():
             waits, key.waits = key.waits, []
             for wait in waits:
-                due_at = max(wait.since, key.at_it_since) + self._timeout_s
+                due_at = max(wait.since, key.at_it_since) + wait.timeout_s
                 if now < due_at:
                     key.waits.append(wait)
                     self._look_at = min(self._look_at, due_at)
                 elif not wait.future.done():
                     there = f"it has {wait.key!r} at version {key.version}"
-                    wait.future.set_exception(StoreTimeoutError(f"{wait} took over {self._timeout_s:g} s: {there}"))
+                    wait.future.set_exception(StoreTimeoutError(f"{wait} took over {wait.timeout_s:g} s: {there}"))
 
     def _look(self, wait: _Wait) -> None:
         """Ends the wait if the key is at its version, or will not be; else it goes on."""
