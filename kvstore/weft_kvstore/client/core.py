@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.link import ClientLink, LinkState
-from weft_kvstore.client.operation import Answer, Operation, SentSegment
+from weft_kvstore.client.operation import Answer, Operation, RowOperation, SentSegment
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import (
@@ -156,8 +156,12 @@ class ClientCore:
         """Shards whose connections are to be closed before futures end, as libzmq reads arrays of what has failed."""
         self._setting: dict[int, Operation] = {}
         self._held: list[tuple[Operation, set[int]]] = []
-        self._sent_last: dict[int, tuple[int, int]] = {}
-        """By key: the last operation that sends it, and its priority. Empty until a call has a priority."""
+        self._has_priorities = False
+        """Whether a call has had a priority."""
+        self._sent_last: dict[int, int] = {}
+        self._ids_last: dict[int, int] = {}
+        """By key: the last operation that sends gradients or values of it, and the last that sends ids alone. Empty
+        until a call has a priority."""
         self._number = 0
         self._asked = 0
         """The last operation of which shards were asked what it waits for, since its deadline comes."""
@@ -177,8 +181,8 @@ class ClientCore:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
         number = self._number = operation.number = self._number + 1
-        if (operation.sends or operation.is_of_rows) and (operation.priority or self._sent_last):
-            operation.priority = self._priority_of(operation)
+        if operation.priority or self._has_priorities:
+            operation.sent_at = self._sent_at(operation)
         operation.due_at = now + self._timeout_s
         self.open[number] = operation  # From here on, whatever is raised, `close` ends it.
         try:
@@ -210,7 +214,7 @@ class ClientCore:
                 before.update(
                     one
                     for one, other in self.open.items()
-                    if other.is_of_rows and other.is_pull and not (other.has_arrived or keys.isdisjoint(other.reads))
+                    if isinstance(other, RowOperation) and not (other.has_arrived or keys.isdisjoint(other.reads))
                 )
             keys.update(operation.sends)
             before.update(
@@ -225,20 +229,25 @@ class ClientCore:
             return
         self._start(operation)
 
-    def _priority_of(self, operation: Operation) -> int:
-        """The priority with which it is sent: none higher than that of an earlier call that still sends something of
-        one of its keys, which it would overtake. Ids of rows that are pulled are sent too."""
-        last = self._sent_last
-        if not last:
+    def _sent_at(self, operation: Operation) -> int:
+        """The priority with which it sends: none higher than that of an earlier call that still sends something of one
+        of its keys, which it would overtake. Ids of rows that are pulled are sent too."""
+        if not self._has_priorities:
+            self._has_priorities = True
             for one in self.open.values():
-                last.update(
-                    dict.fromkeys(one.sends or (one.reads if one.is_of_rows else ()), (one.number, one.priority))
-                )
+                self._sends(one)
         keys = operation.sends or operation.reads
-        earlier = [last[key] for key in keys if key in last]
-        priority = min([operation.priority, *[other for number, other in earlier if number in self.open]])
-        last.update(dict.fromkeys(keys, (operation.number, priority)))
-        return priority
+        last = {self._sent_last.get(key) for key in keys} | {self._ids_last.get(key) for key in keys}
+        earlier = [self.open[number] for number in last if number in self.open]
+        self._sends(operation)
+        return min([operation.priority, *[other.sent_at for other in earlier if not other.has_arrived]])
+
+    def _sends(self, operation: Operation) -> None:
+        """It is the last operation that sends something of its keys: those before it arrive earlier."""
+        if operation.sends:
+            self._sent_last.update(dict.fromkeys(operation.sends, operation.number))
+        elif isinstance(operation, RowOperation) and operation.wanted is not None and len(operation.wanted[0]):
+            self._ids_last.update(dict.fromkeys(operation.reads, operation.number))
 
     def _start(self, operation: Operation) -> None:
         """Hands an operation to the links."""

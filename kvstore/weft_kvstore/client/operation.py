@@ -63,13 +63,13 @@ class Operation:
     """The rule's state arrays that are pulled; None: the value."""
     may_be_compressed = False
     """Whether values may come encoded; known once it was prepared."""
-    is_of_rows = False
-    """Whether it is of rows of a table: what it pulls is asked for by ids, which are sent as data."""
     is_partial = False
     """Whether a frame of values brought only some of what a shard has for it."""
 
     priority = 0
-    """The call's own: higher goes first. Set before it is begun, and lowered then to an earlier call's of its keys."""
+    """The call's own: higher goes first."""
+    sent_at = 0
+    """The priority with which it sends, none higher than that of an earlier call of its keys."""
     may_wait = False
     """Whether it is small, and may be begun with the next call: they share a message."""
     number = 0
@@ -305,7 +305,7 @@ class KeyOperation(PushPull):
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
 
     def _make_segments(self, plan: KeyPlan, encoders: GradientEncoders | None) -> None:
-        kind, arrays, ahead = self.payload_kind, self.arrays, self.priority * CALL_PRIORITY
+        kind, arrays, ahead = self.payload_kind, self.arrays, self.sent_at * CALL_PRIORITY
         assert kind is not None
         number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
         self.segments = {}
@@ -428,10 +428,7 @@ class RowOperation(PushPull):
     """Of rows of a table, which it pulls as a new array of a `shape` (n, ...row), or state arrays by name. Ids that are
     sent and wanted, the same array, travel once."""
 
-    is_of_rows = True
     _layout: RowLayout
-    _highest = -1
-    """The highest version of the rows that have come."""
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that rows are received into, and the chunks that it sends."""
@@ -440,7 +437,7 @@ class RowOperation(PushPull):
         self.asked: dict[int, list[tuple[int, int, int, int]]] = {}
         self.segments = {}
         self._bucket = routing.bucket_of[index]
-        self._ahead = self.keys.keys[0].priority - self.priority * CALL_PRIORITY
+        self._ahead = self.keys.keys[0].priority - self.sent_at * CALL_PRIORITY
         known, is_same = None, False
         if self.is_pull:
             assert self.wanted is not None
@@ -520,7 +517,6 @@ class RowOperation(PushPull):
             self.check_version(version)
             if self.check is not None:
                 self.refusal = self.refusal or self.check(self.keys.names[0], version)
-        self._highest = max(self._highest, version)
         if compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if bucket != self._bucket:
@@ -554,9 +550,6 @@ class RowOperation(PushPull):
         found = self._arrays if self._index is None else [spread_rows(one, self._index) for one in self._arrays]
         rows, shape = self.rows_pulled if self._index is None else len(self._index), self.shape
         shape = (rows, *self.keys.shapes[0][1:]) if shape is None else shape
-        if self.with_versions:
-            version = np.array([self._highest])
-            return Pulled([found[0].reshape(shape)], version, version)
         if self.names is None:
             return found[0].reshape(shape)
         return {name: one.reshape(shape) for name, one in zip(self.names, found, strict=True)}

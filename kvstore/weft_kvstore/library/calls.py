@@ -170,6 +170,9 @@ R = TypeVar("R")
 Send = Callable[[list[int], list[Array]], Future[R]]
 """send(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
 
+_ANOTHER: Final = "another one was here before it"
+"""Why a pull fails where shards have later steps of the slot."""
+
 _ON_HOST: Final = frozenset({np.ndarray})
 _NEXT: Final = (1).__add__
 
@@ -375,7 +378,7 @@ class SlotSteps:
             return begun
 
         def told(error: BaseException | None) -> StoreError | None:
-            if not isinstance(error, StoreTimeoutError | StoreRefusedError):
+            if not isinstance(error, StoreTimeoutError | StoreRefusedError) or _ANOTHER in str(error):
                 return None
             hint = f"if the shards are new, they are at step 0 until one slot calls restore(..., step={start})"
             return type(error)(f"{error}; slot {self._registry.slot} was connected with step={start}: {hint}")
@@ -391,7 +394,7 @@ class SlotSteps:
             return None
         return StoreRefusedError(
             f"{self._registry.where('pull', user_key(name))}: it has seen {version} steps of this slot, and this "
-            f"process has begun {begun}: another one was here before it, and what is pushed again counts for nothing; "
+            f"process has begun {begun}: {_ANOTHER}, and what is pushed again counts for nothing; "
             f"to go on, connect with step={version}, or step={version - 1} where it died in the middle of that step, "
             "and with a higher incarnation= where it may still live; to start over, restart the shards"
         )

@@ -74,7 +74,11 @@ class TableRows:
         for one, spec, some, values, target, other in zip(keys, self.specs, *each, strict=True):
             where, keys_of, grows = registry.where(call, one), registry.table(one, call), spec.growth is not None
             table = pulled = Table(
-                keys_of, where, some, target if pull_ids is None else None, counts=grows or self._pulls
+                keys_of,
+                where,
+                some,
+                target if pull_ids is None else None,
+                counts=grows or (self._pulls and pull_ids is None),
             )
             if pull_ids is not None:
                 pulled = Table(keys_of, where, other, target, counts=True)

@@ -16,7 +16,7 @@ from weft_kvstore.description.records import CommitDescription, Mode, StoreDescr
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import decode_request
-from weft_kvstore.wire.messages import Barrier
+from weft_kvstore.wire.messages import Barrier, Pull, Push
 
 Event = tuple[str, int, int]
 
@@ -166,6 +166,29 @@ def test_no_push_overtakes_the_ids_of_rows_that_were_pulled_before(pulls: int, p
     assert number_of(rows) == [0.0]
 
 
+def test_a_pull_of_rows_that_sends_no_ids_hides_no_earlier_push_from_later_ones() -> None:
+    simulation, store, _ = opened(described(1))
+    ones, client = np.ones((64, 4), np.float32), simulation.clients[0]
+    store.push("t", 0, ones, np.arange(64), priority=-2)
+    nothing = store.pull("t", 0, np.zeros(0, np.int64))
+    late = store.push("t", 1, ones, np.arange(64), priority=2)
+    of_push = next(one for one in client.open.values() if one.future is late)
+    simulation._pump()
+    assert nothing.done()
+    assert (of_push.priority, of_push.sent_at) == (2, -2)
+
+
+def test_the_answer_to_a_pull_of_rows_keeps_its_priority_though_its_ids_come_behind_a_push() -> None:
+    simulation, store, _ = opened(described(1))
+    store.push("t", 0, np.ones((64, 4), np.float32), np.arange(64), priority=-1)
+    pulled = store.pull("t", 1, np.arange(64), priority=3)
+    simulation._pump()
+    messages = [*map(decoded, said(simulation))]
+    pulls = [one.pull if isinstance(one, Push) else one for one in messages]
+    assert {one.priority for one in pulls if isinstance(one, Pull)} == {3}
+    simulation.finish(random.Random(1), pulled)
+
+
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
 @pytest.mark.parametrize("key", ["w", "t", "whole"])
 def test_a_pull_sees_the_value_that_its_slot_has_set_before(key: str, mode: Mode) -> None:
@@ -234,6 +257,10 @@ def test_what_comes_behind_says_so_where_its_deadline_passes_and_is_not_said_at_
     for one in (barrier, value):
         with pytest.raises(Exception, match="the end"):
             one.result(0)
+
+
+def decoded(parts: Any) -> Any:
+    return decode_request(parts)[0]
 
 
 def said(simulation: Simulation) -> list[Any]:
