@@ -91,8 +91,10 @@ class ShardCore:
             job.close()
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
-        """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""
+        """One message. What is no message, or not from a client of a job here, is counted and answered with Refused.
+        What cannot be taken in whole, without memory say, fails the job: it could go on with wrong sums."""
         self.counts["received_bytes"] += sum(map(len, parts))
+        message: Request | None = None
         try:
             message, payload, number = decode_request(parts)
             if isinstance(message, Hello):
@@ -123,6 +125,12 @@ class ShardCore:
                 self._handle(peer, message, now)
         except ProtocolError as error:
             self.links.refuse(identity, error)
+        except Exception as error:
+            if message is None:
+                raise
+            what = "no memory to take in" if isinstance(error, MemoryError) else f"{type(error).__name__} in taking in"
+            _log.exception("%s a message", what)
+            self.fail(f"{what} a message: {error}")
 
     def _handle(self, peer: Peer, message: Request, now: float) -> None:
         match message:
@@ -193,7 +201,7 @@ class ShardCore:
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer] = None
         if push.at:
-            self.links.update_in_place(peer, push.frame, [one for one in segments if one.shared])
+            self.links.update_in_place(peer, push.frame)
         if newest >= 0:
             self.arrived(peer.slot, newest, now)
         if pull is not None:  # Last: what has been merged by now is answered at once.
@@ -209,7 +217,10 @@ class ShardCore:
             return []
         self.counts["shared_memory_received_bytes"] += sum(map(nbytes_of, push.segments))
         segments = push_segments(push, parts_at(push, memory), shared=True)
-        return [segment if shard.reads_in_place(segment) else segment.copied() for segment in segments]
+        found = [segment if shard.reads_in_place(segment) else segment.copied() for segment in segments]
+        # Known before any waits there: whatever ends the frame, they are copied before the client may write.
+        self.links.in_place[peer, push.frame] = [one for one in found if one.shared]
+        return found
 
     def _rows(self, peer: Peer, segment: PushSegment) -> None:
         """Gradients of rows, or ids of a pull, or both in one."""
@@ -329,8 +340,8 @@ class ShardCore:
         links = self.links
         if links.in_place and self.work.has_merged:
             self.work.has_merged = False
-            for (peer, frame), segments in list(links.in_place.items()):
-                links.update_in_place(peer, frame, segments)
+            for peer, frame in list(links.in_place):
+                links.update_in_place(peer, frame)
         if not links.waiting:
             return False
         if not self.work.queue or self.work.batch_is_full:

@@ -245,12 +245,11 @@ class Links:
             self.leaving.remove(peer)
             peer.release()
 
-    def update_in_place(self, peer: Peer, frame: int, segments: list[PushSegment]) -> None:
-        """These segments of a frame came in the client's memory: once none of them waits there, it is told so."""
+    def update_in_place(self, peer: Peer, frame: int) -> None:
+        """Once none of a frame's segments waits in the client's memory, it is told so."""
         buckets = peer.shard.buckets
-        if any(buckets[segment.bucket].reads(peer.slot, segment) for segment in segments):
-            self.in_place[peer, frame] = segments
-        else:
+        segments = self.in_place.get((peer, frame), ())
+        if not any(buckets[segment.bucket].reads(peer.slot, segment) for segment in segments):
             self.in_place.pop((peer, frame), None)
             peer.released.append(frame)
             self.waiting[peer] = None
@@ -258,10 +257,10 @@ class Links:
     def _copy_in_place(self, peer: Peer) -> None:
         """The process may write its memory from now on: what waits there is copied."""
         frames = [one for one in self.in_place if one[0] is peer]
-        for one in frames:
-            del self.in_place[one]
         for bucket in peer.shard.buckets.values() if frames else ():
             bucket.copy_pending(peer.slot)
+        for one in frames:
+            del self.in_place[one]
 
     # --- What is said to a client
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import advanced, key_of, slices_on, store_of, watch_added
+from store_cluster import advanced, constant, key_of, slices_on, store_of, watch_added
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Segment, norm_of, ranges_where
 from weft_kvstore.bucket import arrays as bucket_values
@@ -436,3 +436,28 @@ def test_what_came_early_is_looked_at_once_more_when_it_is_due(mode: Mode, monke
     assert (state.arrived == STEPS_AHEAD + 1).all()
     with pytest.raises(PushRefusedError, match=f"more than {STEPS_AHEAD} steps ahead"):
         state.check(0, 2 * (STEPS_AHEAD + 1), 0, 1, pushes=True)
+
+
+def test_a_slot_that_is_replaced_pushes_again_what_came_early_and_it_counts_once() -> None:
+    """Large gradients of a step are added as they come, but none of a step behind one that is not applied: what the
+    slot had pushed of that is forgotten."""
+    elements = bucket.ADDED_EARLY_BYTES // 4
+    key = constant(key_of("w", (elements,), 5), 0.0)
+    description = store_of([key], slots=5, shards=1, hyper={"lr": 1.0}, slice_bytes=bucket.ADDED_EARLY_BYTES)
+    state = JobShard(description, 0).buckets[0]
+
+    def push(slot: int, step: int) -> None:
+        todo = state.push(slot, step, [Segment(0, 1, np.ones(elements, np.float32))])
+        while todo:
+            state.advance(todo)
+
+    for step in (0, 1):
+        for slot in range(4):
+            push(slot, step)
+    push(4, 0)
+    state.replace(2)
+    push(2, 1)
+    push(4, 1)
+    assert state.versions.tolist() == [2]
+    ((_, _, found),) = state.update.values.elements(0, 1)
+    assert set(found.tolist()) == {-10.0}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
 from store_cluster import constant, key_of, store_of
 from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.description.check import digest
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
@@ -195,3 +198,36 @@ def test_thousands_of_receipts_leave_in_messages_that_a_client_takes(shard: Shar
         assert [number for some in numbers for number in some] == frames
         assert max(map(len, numbers)) == MAX_ENTRIES
     assert not shard.heard(0)
+
+
+def test_what_came_before_the_malformed_part_of_a_frame_is_copied_before_the_client_may_write() -> None:
+    shard = Shard()
+    for slot in (0, 1):
+        shard.hello(slot, 1, process=slot)
+    good = (PayloadKind.GRADIENT, 0, 0, 0, 0, 0, 1, NBYTES)
+    no_bucket = (PayloadKind.GRADIENT, 0, 99, 0, 0, 0, 1, 4)
+    (refused,) = shard.say(0, Push(1, [good, no_bucket], at=[(0, NBYTES), (0, 4)]))
+    assert isinstance(refused, Refused)
+    assert not shard.core.links.in_place
+    shard.memories[0][...] = 1000
+    shard.push(1)
+    shard.heard(0)
+    assert shard.values == [-1.0]
+
+
+@pytest.mark.parametrize("where", ["push", "copy_pending"])
+def test_what_cannot_be_taken_in_for_lack_of_memory_fails_the_job(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It would go on with a sum that lacks it, or has what the client writes later."""
+    shard = Shard()
+    for slot in (0, 1):
+        shard.hello(slot, 1, process=slot)
+    if where == "copy_pending":
+        shard.push(0)
+    with patch.object(Bucket, where, side_effect=MemoryError("no room")):
+        said = shard.push(0) if where == "push" else shard.hello(0, 2)
+    assert shard.core.job is None
+    told = [one for one in said if isinstance(one, Refused)]
+    assert where == "copy_pending" or [(one.code, one.reason) for one in told] == [
+        (RefusalCode.CLOSED, "no memory to take in a message: no room")
+    ]
+    assert "job 'job' has failed on shard 0: no memory to take in a message: no room" in caplog.text
