@@ -188,23 +188,23 @@ class ClientCore:
         try:
             shards = operation.pending = operation.prepare(self.routing, self.encoders if self._encodes else None)
         except Exception as error:  # noqa: BLE001  # an operation's outermost frame
-            self.end(operation, None, self._unprepared(operation, error))
+            self.end(operation, self._raised(operation, error))
             return
         self.rows_pushed += operation.rows_pushed
         self.rows_pulled += operation.rows_pulled
         if not shards:
-            self.end(operation, operation.result(), None)
+            self.end(operation)
             return
         for shard in shards:
             link = self.links[shard]
             if link.lost is not None:
-                self.end(operation, None, self._lost_error(link, operation))
+                self.end(operation, self._lost_error(link, operation))
                 return
         if self.failed and self._fails_with_push(operation):
             return
         if operation.sets and len(self._setting) >= SETS_KEPT:
             detail = f"{SETS_KEPT} calls that set values have not ended; wait for some of them"
-            self.end(operation, None, StoreRefusedError(f"{self.name_of(operation)}: {detail}"))
+            self.end(operation, StoreRefusedError(f"{self.name_of(operation)}: {detail}"))
             return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
         if self._setting or self._held or operation.ends_step is not None:
@@ -321,13 +321,13 @@ class ClientCore:
             for shard, said in request.answered(link.shard, message):
                 self.links[shard].say(said)
         except StoreError as error:
-            self.end(request, None, type(error)(f"{self.name_of(request)}: {link.name}: {error}"))
+            self.end(request, type(error)(f"{self.name_of(request)}: {link.name}: {error}"))
             link.requests.pop(request.number, None)  # Also one that is kept: this shard does not take it.
             return
         if link.shard not in request.pending:
             link.requests.pop(request.number, None)
         if not request.pending:
-            self.end(request, request.result(), None)
+            self.end(request)
 
     def _on_values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> bool:
         """A frame of values; else as `_on_control`. The last frame of a pull that came in several is acknowledged at
@@ -354,7 +354,7 @@ class ClientCore:
                 if ended:
                     self.acknowledges_at_once = self.acknowledges_at_once or operation.is_partial
                     operation.has_arrived = True
-                    self.end(operation, operation.result(), operation.refusal)
+                    self.end(operation, operation.refusal)
         if operation is not None and shard in operation.pending:
             operation.is_partial = True
         total = sum(map(nbytes_of, values.segments))
@@ -378,7 +378,7 @@ class ClientCore:
         for segment in segments:
             owner = segment.owner
             if owner.arrived(link.shard, segment.count):
-                self.end(owner, owner.result(), owner.refusal)
+                self.end(owner, owner.refusal)
             elif self._held and owner.has_arrived:
                 self._let_go(owner.number)
 
@@ -396,7 +396,7 @@ class ClientCore:
             if operation.sets:
                 operation.refusal = error
             else:
-                self.end(operation, None, error)
+                self.end(operation, error)
             return
         for segment in refused:
             frame.segments.remove(segment)
@@ -422,7 +422,7 @@ class ClientCore:
             link.tick(now)
             if link.lost is not None:
                 for operation in [one for one in self.open.values() if link.shard in one.pending]:
-                    self.end(operation, None, self._lost_error(link, operation))
+                    self.end(operation, self._lost_error(link, operation))
         self._end_arrived(now)
         if asked := self._end_overdue(now) + self._log_long_wait(now):
             for link in self.links:
@@ -438,7 +438,7 @@ class ClientCore:
         """Fails what is open, for that reason, and says good-bye."""
         self._held.clear()
         for operation in list(self.open.values()):
-            self.end(operation, None, StoreClosedError(f"{self.name_of(operation)}: {reason}"))
+            self.end(operation, StoreClosedError(f"{self.name_of(operation)}: {reason}"))
         self._end_arrived(math.inf)
         for link in self.links:
             link.say(Bye())
@@ -480,14 +480,21 @@ class ClientCore:
                 operation.refusal = type(error)(f"{self.name_of(operation)}: {text}")
                 if operation.sends and not operation.has_arrived:
                     return False
-                self.end(operation, None, operation.refusal)
+                self.end(operation, operation.refusal)
                 return True
         return False
 
-    def end(self, operation: Operation, result: Any, error: BaseException | None) -> None:
-        """Ends an operation, unless it has ended. Whatever is raised meanwhile, it is in `open` or in `outcomes`."""
+    def end(self, operation: Operation, error: BaseException | None = None) -> None:
+        """Ends an operation, unless it has ended: with this error, else with its result, or why that cannot be made.
+        Whatever is raised meanwhile, it is in `open` or in `outcomes`."""
         if operation.ended:
             return
+        result = None
+        if error is None:
+            try:
+                result = operation.result()
+            except Exception as raised:  # noqa: BLE001  # an operation's outermost frame
+                error = self._raised(operation, raised)
         self.outcomes.append((operation, result, error))
         operation.ended = True
         operation.close(failed=error is not None)
@@ -560,8 +567,8 @@ class ClientCore:
                 self.outcomes.append(outcome)
                 self._leaving.remove(outcome)
 
-    def _unprepared(self, operation: Operation, error: Exception) -> StoreError:
-        """The error of an operation that could not be prepared."""
+    def _raised(self, operation: Operation, error: Exception) -> StoreError:
+        """The error of an operation that could not be prepared, or whose result could not be made."""
         if isinstance(error, StoreRefusedError):
             return error
         if isinstance(error, MemoryError):
@@ -583,7 +590,7 @@ class ClientCore:
                 break
             if operation.due_at <= now:
                 text = f"{self.name_of(operation)} took over {self._timeout_s:g} s; {self._waits(operation)}"
-                self.end(operation, None, operation.refusal or StoreTimeoutError(text))
+                self.end(operation, operation.refusal or StoreTimeoutError(text))
             elif operation.number > self._asked:
                 self._asked = operation.number
                 asked.append(operation.number)

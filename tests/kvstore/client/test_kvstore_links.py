@@ -349,7 +349,7 @@ def test_a_client_that_stood_still_blames_no_shard_though_a_connection_broke_mea
 def fails(client: ClientCore, future: Future[Any], error: StoreError) -> None:
     """Its operation fails; its future does so only later, on the thread that does the I/O."""
     (operation,) = [one for one in client.open.values() if one.future is future]
-    client.end(operation, None, error)
+    client.end(operation, error)
     client.fail_pulls()
 
 
@@ -464,7 +464,7 @@ def test_pushes_that_fail_together_are_noted_in_one_pass_over_what_is_open() -> 
     pushes = [store.push("w", step, ones(10)) for step in range(20)]
     client.open = Counted(client.open)
     for operation in [*client.open.values()]:
-        client.end(operation, None, StoreTimeoutError("late"))
+        client.end(operation, StoreTimeoutError("late"))
     client.open.passes = 0
     client.end_futures()
     assert all(one.done() for one in pushes)
@@ -841,6 +841,6 @@ def test_a_large_frame_of_which_all_was_refused_and_is_sent_again_is_nobodys() -
     (frame,) = outbox.frames.values()
     outbox.put(frame.segments.pop(), operation.number)
     assert not client.links[0].is_read_by_libzmq(operation)
-    client.end(operation, None, StoreRefusedError("far"))
+    client.end(operation, StoreRefusedError("far"))
     client.end_futures()
     assert isinstance(pushed.exception(0), StoreRefusedError)

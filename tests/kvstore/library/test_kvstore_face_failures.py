@@ -265,6 +265,27 @@ def test_a_call_that_finds_no_memory_names_itself_and_its_key(make: Make, monkey
         store.push_rows("t", [0, 0], ones(2, 2)).result(WAIT_S)
 
 
+@pytest.mark.parametrize(("error", "told"), [(MemoryError, "no memory"), (IndexError, "IndexError")])
+@pytest.mark.parametrize("pushes", [False, True])
+def test_a_call_whose_result_cannot_be_made_fails_alone_and_what_it_has_pushed_counts(
+    make: Make, pushes: bool, error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error("at the end")
+
+    stores = make(describe({"t": Key(shape=(8, 3), rows=True, initializer=0.0)}, slots=2, rule="sgd", lr=1.0))
+    stores[1].push_rows("t", [1], ones(1, 3)).result(WAIT_S)
+    with monkeypatch.context() as patched:
+        patched.setattr("weft_kvstore.client.operation.spread_rows", fails)
+        begun = stores[0].pushpull_rows("t", [1, 1], ones(2, 3)) if pushes else stores[0].pull_rows("t", [1, 1])
+        with pytest.raises(StoreError, match=f"slot 0: .*of rows of key 't'.*: {told}: at the end"):
+            begun.result(WAIT_S)
+    for store in stores:
+        pulled = store.pull_rows("t", [1, 1], version=int(pushes)).result(WAIT_S)
+        assert pulled.tolist() == [[-3.0 * pushes] * 3] * 2
+    stores[0].push_rows("t", [1], ones(1, 3)).result(WAIT_S)  # No step has to be pushed again.
+
+
 def test_of_a_closed_store_nothing_has_to_be_pushed_again(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd"))
     store.close()

@@ -79,7 +79,7 @@ def test_pulls_that_are_given_up_without_a_connection_leave_nothing_on_the_shard
     simulation.cut(0, 0)
     core = simulation.clients[0]
     for operation in list(core.open.values())[:2]:
-        core.end(operation, None, StoreError("given up"))
+        core.end(operation, StoreError("given up"))
     simulation.settle(choose)
     assert peer.identity is not None
     assert len(peer.pulls) == 1
