@@ -147,7 +147,8 @@ class ClientCore:
         self._names = [key.key for key in description.keys]
         self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps whose push has failed, and was not made again; until then no later version comes. Noted
-        before the future of the push ends. Other threads may read it, and take a step out that they push again."""
+        before the future of the push ends. Other threads may read it, take a step out that they push again, and note
+        one that they could not push. Only the core takes a key out, once it has none: then calls look for none."""
         self.failed_pushes: list[tuple[Operation, int, BaseException]] = []
         """What `fail_pulls` is to note: pushes that have failed, their steps and errors."""
         self._leaving: list[Outcome] = []
@@ -467,8 +468,11 @@ class ClientCore:
         """Ends a pull whose version does not come, as a push before it has failed; one that has gradients to send, once
         the shards have these: they count. Whether it has ended. A step that is pushed again has not failed."""
         if operation.pushes is not None:
-            for key in operation.sends:
-                self.failed.get(self._names[key], {}).pop(operation.pushes, None)
+            for name in [self._names[key] for key in operation.sends]:
+                failed = self.failed.get(name, {})
+                failed.pop(operation.pushes, None)
+                if not failed and (failed := self.failed.pop(name, {})):  # Another thread has noted one just now.
+                    self.failed.setdefault(name, {}).update(failed)
         for key in operation.reads if operation.is_pull else ():
             failed = {**self.failed.get(self._names[key], {})}
             step = min([one for one in failed if one < operation.version], default=None)
