@@ -44,8 +44,9 @@ class Driver(Protocol):
 class StoreFuture(Future[T]):
     """A future that is running, and cannot be cancelled. A thread that waits for its result does the driver's work.
 
-    Callbacks run on another thread, as they may do anything. Hooks (`on_end`) are the store's own, and run on the
-    thread that ends the future. Without a driver it is a plain future.
+    Callbacks run on another thread, as they may do anything; one that is added once it has ended runs at once, as in
+    any future. Hooks (`on_end`) are the store's own, and run on the thread that ends the future. Without a driver it is
+    a plain future.
 
     To make the lock of a plain future takes longer than to send a small message, and most futures never need it. So it
     is made on demand. The thread that demands it and the thread that ends the future both set `_lock`, and the first

@@ -81,7 +81,6 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
 # DOWN      | the time to try again                      | HANDSHAKE: a new session, its socket, and a Hello on it
 # HANDSHAKE | a fiftieth of the silence without a word   | the Hello is said again
 # HANDSHAKE | Welcome                                    | OPEN
-# HANDSHAKE | Refused: the job is not open               | DOWN: the shard is about to open it
 # HANDSHAKE | Refused: the slot is busy, no Welcome yet  | DOWN: the shard is about to forget a process that died
 # HANDSHAKE | it is broken off                           | DOWN
 # HANDSHAKE | nonsense, or another kind of link, after   | DOWN: it is of a proxy, or of who has the shard's address
@@ -89,6 +88,7 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
 # HANDSHAKE | the keys do not fit, or the kind of link   | REFUSED
 # OPEN      | the time of a ping                         | a Ping
 # both      | disconnected, or no Hello is known         | DOWN; the time to try again doubles
+# both      | Refused: the job is not open               | DOWN: the shard is about to open it
 # both      | some seconds without a word                | HANDSHAKE, as from DOWN
 # both      | any other Refused, another boot, nonsense  | REFUSED
 # REFUSED   | anything                                   | nothing any more

@@ -254,7 +254,7 @@ EAGER_CALLS: Final = 4
 none of them yet, and what is begun together shares its messages."""
 
 BATCH: Final = 32
-"""Operations that are begun together, at most."""
+"""A call begins what waits once that is so many operations, or a multiple. While another thread works, more gather."""
 
 BURST_BYTES: Final = 2 << 20
 """Bytes of frames that a call sends to each shard by itself. The rest leaves with the next call, or soon by itself: a
@@ -306,7 +306,7 @@ class Poller:
         elif (
             (operation.may_wait or len(sockets.core.open) >= EAGER_CALLS)
             and self.waited_for is None
-            and len(submitted) % BATCH  # More than that wait while another thread works.
+            and len(submitted) % BATCH
             and time.monotonic() < self._begun_at + BATCH_S
         ):
             try:

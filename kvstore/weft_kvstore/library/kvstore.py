@@ -65,7 +65,8 @@ class KVStore:
     `end_step` of the key fail.
 
     Calls for one key take effect in order. Threads may share a store; a forked process has to connect again. Callbacks
-    of futures run on a thread of their own, one after the other, and may wait.
+    of futures run on a thread of their own, one after the other, and may wait; one that is added to a future that has
+    ended runs at once, on the caller's thread.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class KVStore:
 
     def hyper(self, key: UserKey, *, step: int | None = None) -> Mapping[str, float]:
         """The rule's numbers for the key's update of a step, schedules and multipliers included, and what this object
-        has changed by `set_hyper`; of the next step of this slot where it is left out."""
+        has changed by `set_hyper`, even if shards refused it; of the next step of this slot where it is left out."""
         check_number(step, f"{self._registry.where('hyper', key)}: step")
         return self._registry.hyper(
             key, self._steps.of(self._registry.known(key, "hyper").key) if step is None else int(step)
