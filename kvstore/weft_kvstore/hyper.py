@@ -89,13 +89,14 @@ class HyperTimeline:
     changes it.
     """
 
-    __slots__ = ("_by_key", "_description", "_scopes", "count", "kept")
+    __slots__ = ("_by_key", "_description", "_scopes", "_tried", "count", "kept")
 
     def __init__(self, description: StoreDescription) -> None:
         self._description = description
         self._scopes: dict[tuple[str, str], HyperScope] = {}
         self.count = self.kept = 0
         self._by_key: dict[str, Changes] = {}
+        self._tried: tuple[int, float] | None = None
 
     def known_from(self, key: str) -> int:
         """The first step of which nothing is forgotten of a key; steps before it have its numbers."""
@@ -142,9 +143,11 @@ class HyperTimeline:
 
     def keep(self, most: int, before: float = math.inf) -> None:
         """Where there are more than so many changes, forgets the earlier half of those, of steps before this one."""
-        if self.kept > most:
+        tried = self.kept // max(most // 8, 1), before
+        if self.kept > most and tried != self._tried:  # Else nothing could be forgotten, and little has changed since.
             steps = sorted([one.step for _, _, now in self._by_key.values() for one in now])
             self.forget(int(min(steps[-(most // 2)], before)))
+            self._tried = tried if self.kept > most else None
 
     def withdraw(self, slot: int, first: Callable[[str], int]) -> None:
         """Drops a slot's changes of a key, or of all, from the step on that `first` tells."""

@@ -98,10 +98,12 @@ def test_following_bears_a_server_that_is_away_when_it_begins(run: Run, argument
 def test_the_end_of_weft_up_names_the_jobs_that_end_with_it() -> None:
     assert up._stopping([]) == "stopping"
     assert (
-        up._stopping([job("a")]) == "stopping; 1 job still runs, and goes on with the next `weft up` here: a (digits)"
+        up._stopping([job("a")])
+        == "stopping; 1 job still runs, and goes on with the next `weft up` here, from the last snapshot: a (digits)"
     )
     assert up._stopping([job(name) for name in "abcd"]) == (
-        "stopping; 4 jobs still run, and go on with the next `weft up` here: a (digits), b (digits), c (digits), ..."
+        "stopping; 4 jobs still run, and go on with the next `weft up` here, from the last snapshot: "
+        "a (digits), b (digits), c (digits), ..."
     )
 
 

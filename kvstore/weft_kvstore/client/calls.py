@@ -52,7 +52,8 @@ class Store:
         """Raises DescriptionError, ValueError for a slot that there is not."""
         check_description(description)
         if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
-            raise ValueError(f"slot: a whole number from 0 to {description.slots - 1}, not {slot!r}")
+            slots = description.slots
+            raise ValueError(f"slot: a whole number from 0 to {slots - 1}, not {slot!r}: it is described with {slots}")
         self._description = description
         self._slot = slot
         self._keys = Keys(description, slot, by_name=True)

@@ -369,7 +369,9 @@ class SlotSteps:
         where = f"{self._registry.call(call)}: step"
         check_number(step, where, may_lack=False)
         if step != self.start:
-            raise StoreRefusedError(f"{where}: {step}; this store was connected with step={self.start}")
+            raise StoreRefusedError(
+                f"{where}: {step}; this store was connected with step={self.start}: connect with step={step}"
+            )
 
     def or_not_restored(self, names: Sequence[str], begun: Future[R]) -> Future[R]:
         """The same, whose error says, of a key's first steps, what to do where the shards do not have the slot's first

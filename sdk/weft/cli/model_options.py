@@ -161,7 +161,11 @@ class ModelOptions(FileOptions):
     ] = None
     evaluate: Annotated[
         str | None,
-        _option("Rows for evaluation, such as 800:1000; the others are for training.", "--evaluate", metavar="FROM:TO"),
+        _option(
+            "Rows for evaluation, such as 800:1000; those before them are for training.",
+            "--evaluate",
+            metavar="FROM:TO",
+        ),
     ] = None
     shuffle: Annotated[bool, _option("Shuffle the rows in each epoch.", "--shuffle/--no-shuffle")] = True
     optimizer: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--optimizer")] = (

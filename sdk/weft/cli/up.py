@@ -101,7 +101,8 @@ def up(
 
 
 def down(directory: Directory = DIRECTORY, form: Form = Format.TABLE) -> None:
-    """End the cluster that `weft up` started in this directory. Its jobs go on with the next `weft up` there."""
+    """End the cluster that `weft up` started in this directory. Its jobs go on with the next `weft up` there, from
+    their last snapshots."""
     path = directory.absolute()
     process = holder(path)
     if process is None:
@@ -226,7 +227,7 @@ def _stopping(running: Sequence[Job]) -> str:
     named = ", ".join(f"{job.id} ({job.name})" for job in running[:NAMED_JOBS])
     more = ", ..." if len(running) > NAMED_JOBS else ""
     count = render.counted(len(running), "job")
-    return f"stopping; {count} still {verb} with the next `weft up` here: {named}{more}"
+    return f"stopping; {count} still {verb} with the next `weft up` here, from the last snapshot: {named}{more}"
 
 
 def _fitted(line: str, console: Console) -> str:
