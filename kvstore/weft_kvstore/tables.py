@@ -451,9 +451,9 @@ class TableState(BucketSteps):
             if self.version not in {0, step}:
                 raise PushRefusedError(f"{where} at version {step}: it is restored at version {self.version}")
             if step != self.version:
-                self.begin_at(step, step)
+                self.begin_at(step, self.spec.updates_at(step))
                 if self.rows.history is not None:
-                    self.rows.history.begin_at(step)
+                    self.rows.history.begin_at(self.updates)
             self._write(value)
         else:
             if not 1 <= step <= len(state):

@@ -176,7 +176,7 @@ class Bucket(BucketSteps):
             if number:
                 self.update.state[self.spec.state[number - 1]].write(part)
             else:
-                self.begin_at(version, part, {}, version)
+                self.begin_at(version, part, {}, self.spec.updates_at(version))
                 changed.append((low, high))
         self.sets.known.add(segment.first, segment.stop, origin)
         return changed

@@ -73,6 +73,10 @@ class UpdateSpec:
         """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
         return not self.is_sync or not self.slots
 
+    def updates_at(self, version: int) -> int:
+        """How many updates there have been once each slot has made so many steps."""
+        return version if self.is_sync else version * len(self.slots)
+
     def key_named(self, slice_: int) -> str:
         """The words by which an error names the key of a slice."""
         raise NotImplementedError

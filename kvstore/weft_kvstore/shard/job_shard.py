@@ -108,6 +108,7 @@ class JobShard:
         for slot in range(self.description.slots):
             self.replace(slot)
         for table in self.tables.values():
+            table.to_answer.clear()  # They know their clients, and those the job.
             table.rows.close()
         if self.shared_memory is not None:
             self.shared_memory.close()

@@ -102,6 +102,31 @@ def test_where_slots_go_on_by_themselves_each_goes_on_from_the_step(kind: str, m
         assert stores[0].pull("w", settled=True).result(WAIT_S).tolist() == [7, 7]
 
 
+def test_where_slots_go_on_by_themselves_adam_has_counted_the_updates_of_all() -> None:
+    """In one order, as each call is waited for."""
+    keys = {"w": Key((2,), initializer=0.5), "t": Key((2, 2), rows=True, initializer=0.5)}
+    description = describe(keys, rule="adam", lr=0.1, slots=2, mode="async")
+
+    def train(stores: Sequence[KVStore], steps: range) -> list[bytes]:
+        for step in steps:
+            for slot, store in enumerate(stores):
+                gradient = np.array([step - 1, slot + 1], np.float32)
+                store.push("w", gradient).result(WAIT_S)
+                store.push_rows("t", [0, 1], [gradient, -gradient]).result(WAIT_S)
+        return [pull.result(WAIT_S).tobytes() for pull in (stores[0].pull("w"), stores[0].pull_rows("t", [0, 1]))]
+
+    with slots_at("local", description, 0) as stores:
+        train(stores, range(3))
+        saved = stores[0].pull("w").result(WAIT_S), stores[0].pull_state("w").result(WAIT_S)
+        rows = [stores[0].pull_rows("t", [0, 1]), stores[0].pull_state_rows("t", [0, 1])]
+        of_table = [one.result(WAIT_S) for one in rows]
+        expected = train(stores, range(3, 5))
+    with slots_at("local", description, 3) as stores:
+        stores[0].restore_rows("t", [0, 1], *of_table, step=3).result(WAIT_S)
+        stores[0].restore("w", *saved, step=3).result(WAIT_S)
+        assert train(stores, range(3, 5)) == expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_somebody_has_pushed_is_not_restored(kind: str) -> None:
     description = describe({"w": Key((2,), initializer=0.0)}, rule="sgd", lr=1.0, slots=SLOTS)
