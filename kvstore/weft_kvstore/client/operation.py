@@ -85,7 +85,7 @@ class Operation:
     pushes: int | None = None
     """The step of which it sends gradients."""
     has_arrived = False
-    """Whether shards have all the gradients of what is a pull too."""
+    """Whether shards have all that a pull sends: gradients, or ids of rows."""
     _missing = 0
     """How many of the slices that it sends have not been acknowledged."""
     sets: Sequence[int] = ()
