@@ -65,6 +65,8 @@ class TableRows:
         self.kind, self._pulls = CALLS[call.removesuffix("_rows")]
         self._of_state = call == "pull_state_rows"
         pushes = self.kind is PayloadKind.GRADIENT
+        if pull_ids is ids:  # They travel once.
+            pull_ids = None
         self.single, keys, self.specs, each = registry.listed(
             call, key, ids, rows, out, pull_ids, rows=True, pushes=pushes
         )

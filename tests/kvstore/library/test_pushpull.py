@@ -11,7 +11,7 @@ import pytest
 
 import weft_kvstore.shard.core
 from face_stores import WAIT_S, Make
-from store_cluster import pushpull_rows
+from store_cluster import pushpull_rows, served
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, LinkSettings, ShardServer, StoreRefusedError, StoreTimeoutError, describe
 from weft_kvstore.client.store_client import StoreClient
@@ -386,3 +386,14 @@ def test_a_process_that_takes_a_slot_over_pushes_the_same_rows_once_more_and_the
             again = second.pushpull_rows("t", ids, rows, step=0)
             assert again.result(WAIT_S).tolist() == [[-1.0, -1.0]] * 34
             assert second.pushpull_rows("t", [3], rows_of(1)).result(WAIT_S).tolist() == [[-2.0, -2.0]]
+
+
+def test_ids_that_are_pushed_and_pulled_alike_travel_once() -> None:
+    description = describe({"t": Key(shape=(40, 2), rows=True, initializer=0.0)}, rule="sgd", lr=1.0, shards=("",))
+    ids, rows = np.arange(40), np.ones((40, 2), np.float32)
+    with served(description) as (found, _), KVStore.connect(found, 0, settings=LinkSettings(same_host=False)) as store:
+        sent = [0]
+        for pull_ids in (None, ids):
+            store.pushpull_rows("t", ids, rows, pull_ids).result(WAIT_S)
+            sent.append(store.statistics().links[0].payload_bytes_sent)
+        assert sent[2] - sent[1] == sent[1]
