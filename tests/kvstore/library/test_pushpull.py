@@ -6,6 +6,7 @@ import random
 import signal
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -389,9 +390,13 @@ def test_a_process_that_takes_a_slot_over_pushes_the_same_rows_once_more_and_the
 
 
 def test_ids_that_are_pushed_and_pulled_alike_travel_once() -> None:
-    description = describe({"t": Key(shape=(40, 2), rows=True, initializer=0.0)}, rule="sgd", lr=1.0, shards=("",))
+    description = describe({"t": Key(shape=(40, 2), rows=True, initializer=0.0)}, rule="sgd", lr=1.0)
     ids, rows = np.arange(40), np.ones((40, 2), np.float32)
-    with served(description) as (found, _), KVStore.connect(found, 0, settings=LinkSettings(same_host=False)) as store:
+    link = LinkSettings(same_host=False)
+    with (
+        served(msgspec.structs.replace(description, shards=("",))) as (found, _),
+        KVStore.connect(found, 0, settings=link) as store,
+    ):
         sent = [0]
         for pull_ids in (None, ids):
             store.pushpull_rows("t", ids, rows, pull_ids).result(WAIT_S)
