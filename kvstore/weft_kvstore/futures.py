@@ -277,11 +277,17 @@ def after(future: Future[R], note: Callable[[BaseException | None], BaseExceptio
     result: StoreFuture[R] = StoreFuture(driver_of(future))
 
     def ended(_: Future[R]) -> None:
-        other = note(error_of(future))
-        if other is None:
-            hand_on(result, future)
-        else:
-            result.set_exception(other)
+        try:
+            other = note(error_of(future))
+            if other is None:
+                hand_on(result, future)
+            else:
+                result.set_exception(other)
+        except BaseException as raised:  # as in `_part_ended`
+            if not result.has_ended:
+                result.set_exception(raised)
+            if not isinstance(raised, Exception):
+                raise
 
     on_end(future, ended)
     return result

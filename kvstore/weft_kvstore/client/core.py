@@ -160,9 +160,7 @@ class ClientCore:
         self._has_priorities = False
         """Whether a call has had a priority."""
         self._sent_last: dict[int, int] = {}
-        self._ids_last: dict[int, int] = {}
-        """By key: the last operation that sends gradients or values of it, and the last that sends ids alone. Empty
-        until a call has a priority."""
+        """By key that is no table: the last operation that sends it. Empty until a call has a priority."""
         self._number = 0
         self._asked = 0
         """The last operation of which shards were asked what it waits for, since its deadline comes."""
@@ -232,23 +230,23 @@ class ClientCore:
 
     def _sent_at(self, operation: Operation) -> int:
         """The priority with which it sends: none higher than that of an earlier call that still sends something of one
-        of its keys, which it would overtake. Ids of rows that are pulled are sent too."""
+        of its keys, which it would overtake. Of a table ids are sent too, each shard's alone: so all that is open of it
+        is looked at. Of other keys what was sent last arrives last."""
+        last = self._sent_last
         if not self._has_priorities:
             self._has_priorities = True
             for one in self.open.values():
-                self._sends(one)
-        keys = operation.sends or operation.reads
-        last = {self._sent_last.get(key) for key in keys} | {self._ids_last.get(key) for key in keys}
-        earlier = [self.open[number] for number in last if number in self.open]
-        self._sends(operation)
-        return min([operation.priority, *[other.sent_at for other in earlier if not other.has_arrived]])
-
-    def _sends(self, operation: Operation) -> None:
-        """It is the last operation that sends something of its keys: those before it arrive earlier."""
-        if operation.sends:
-            self._sent_last.update(dict.fromkeys(operation.sends, operation.number))
-        elif isinstance(operation, RowOperation) and operation.wanted is not None and len(operation.wanted[0]):
-            self._ids_last.update(dict.fromkeys(operation.reads, operation.number))
+                last.update(dict.fromkeys(one.sends, one.number))
+        if isinstance(operation, RowOperation):
+            table = operation.keys.key_indices[0]
+            of_rows = [one for one in self.open.values() if isinstance(one, RowOperation)]
+            earlier: list[Operation] = [one for one in of_rows if one.keys.key_indices[0] == table]
+        else:
+            earlier = [
+                self.open[number] for number in {last.get(key) for key in operation.sends} if number in self.open
+            ]
+            last.update(dict.fromkeys(operation.sends, operation.number))
+        return min([operation.priority, *[one.sent_at for one in earlier if not one.has_arrived]])
 
     def _start(self, operation: Operation) -> None:
         """Hands an operation to the links."""

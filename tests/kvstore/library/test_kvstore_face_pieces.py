@@ -20,7 +20,7 @@ from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore, StoreRefusedError
 from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.description.form import store_name, user_key
-from weft_kvstore.futures import OtherThread, StoreFuture, _part_ended, finished, joined, then
+from weft_kvstore.futures import OtherThread, StoreFuture, _part_ended, after, finished, joined, then
 
 USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))
 
@@ -161,6 +161,20 @@ def test_joined_futures_end_where_a_signals_handler_raises_at_any_line_of_theirs
         assert another.result(0) == 3
         if left > 0:
             return
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_what_comes_after_a_future_ends_where_a_signals_handler_raises(kind: type[BaseException]) -> None:
+    def interrupted(_: BaseException | None) -> None:
+        raise kind
+
+    future = StoreFuture[int]()
+    noted = after(future, interrupted)
+    try:
+        future.set_result(1)
+    except kind:
+        assert kind is KeyboardInterrupt
+    assert isinstance(noted.exception(0), kind)
 
 
 def test_what_follows_a_future_fails_with_it_or_by_itself() -> None:

@@ -178,6 +178,16 @@ def test_a_pull_of_rows_that_sends_no_ids_hides_no_earlier_push_from_later_ones(
     assert (of_push.priority, of_push.sent_at) == (2, -2)
 
 
+def test_a_pull_of_one_shards_rows_hides_no_earlier_pull_from_later_pushes() -> None:
+    simulation, store, _ = opened(described(1))
+    client = simulation.clients[0]
+    store.pull("t", 0, np.arange(64), priority=-3)
+    some = store.pull("t", 0, np.arange(0, 64, 2))
+    late = store.push("t", 0, np.ones((64, 4), np.float32), np.arange(64), priority=3)
+    found = {id(one.future): one.sent_at for one in client.open.values()}
+    assert (found[id(some)], found[id(late)]) == (-3, -3)
+
+
 def test_the_answer_to_a_pull_of_rows_keeps_its_priority_though_its_ids_come_behind_a_push() -> None:
     simulation, store, _ = opened(described(1))
     store.push("t", 0, np.ones((64, 4), np.float32), np.arange(64), priority=-1)
