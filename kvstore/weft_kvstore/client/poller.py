@@ -262,7 +262,8 @@ pull that is made after a large push then reaches the shard while it is on its w
 
 BATCH_S: Final = 0.001
 """Within so long after a call has begun operations, the next ones may wait for one another. Who calls less often never
-waits."""
+waits. Where several are under way, the client's own thread leaves what comes meanwhile: it would take the interpreter
+from the caller."""
 
 
 class Poller:
@@ -439,6 +440,8 @@ class Poller:
         for link in core.links:
             if link.outbox.queued_slices:  # It waits for credit.
                 return 0.0
+        if len(core.open) >= EAGER_CALLS:
+            return max(self._led_at + GRACE_S, self._begun_at + BATCH_S)
         return self._led_at + GRACE_S
 
     def _hand_over(self) -> None:

@@ -190,6 +190,25 @@ def test_the_thread_leaves_the_sockets_to_a_caller_that_has_led_lately_and_works
         wait_until(lambda: own.is_asleep and own.over_sockets)
 
 
+def test_the_thread_leaves_the_sockets_while_calls_follow_one_another_and_several_are_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with two_slots() as (one, _):
+        own = one._poller._thread_wait
+        monkeypatch.setattr("weft_kvstore.client.poller.GRACE_S", 0.0)
+        monkeypatch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
+        pulls = [one.pull("k0", 1) for _ in range(EAGER_CALLS - 1)]
+        own.wake()
+        wait_until(lambda: own.is_asleep and own.over_sockets)
+        pulls.append(one.pull("k0", 1))
+        own.wake()
+        wait_until(lambda: own.is_asleep and not own.over_sockets)
+        monkeypatch.setattr("weft_kvstore.client.poller.BATCH_S", 0.0)
+        own.wake()
+        wait_until(lambda: own.is_asleep and own.over_sockets)
+        assert not any(pull.done() for pull in pulls)
+
+
 def test_calls_that_follow_one_another_are_begun_together_and_the_last_of_them_by_the_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
