@@ -215,6 +215,8 @@ class SlotSteps:
         """Steps that were ended in vain, each with the keys that were not pushed in it: they have to be ended again."""
         self._failed_ends: deque[dict[int, list[str]]] = deque()
         """What is not in `_to_end` yet: the thread that ends a future adds it here, as it may not wait for the lock."""
+        self._needs_scale = start > 0 and registry.scales_loss
+        """Whether the loss scale is not known of the first step here, which follows from the step before."""
         self._lock = threading.RLock()
         """Held while steps are counted and handed over, which never waits. Reentrant, for calls in a signal's
         handler."""
@@ -314,9 +316,13 @@ class SlotSteps:
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
         """Ends all steps up to `step` that were not ended before, or whose end has failed: hands each over with the
         keys that were not pushed in it. Without a number it is the last step that was begun; where all of those are
-        ended, the next one. Raises StoreRefusedError for a step that skips others."""
+        ended, the next one. The step before `start` was ended by another process, and is ended once more. Raises
+        StoreRefusedError for a step that skips others."""
         where = self._registry.call("end_step")
         check_number(step, f"{where}: step")
+        if step is not None and step == self.start - 1:
+            again = self._traffic.bring(where, [], [], lambda _: hand_over([(int(step), [])]))
+            return after(again, self._ended_before)
         with uninterrupted(), self._lock:
             turn, counts, last = self._turn, self._counts, None if step is None else int(step)
             while self._failed_ends:
@@ -346,6 +352,17 @@ class SlotSteps:
             for one in ended:
                 self._to_end.pop(one, None)
             return handed
+
+    def _ended_before(self, error: BaseException | None) -> None:
+        self._needs_scale = self._needs_scale and error is not None
+
+    def check_scale(self, call: str) -> None:
+        """Raises StoreRefusedError for a push of a process that cannot know by what its loss is to be multiplied."""
+        if self._needs_scale:
+            last = self.start - 1
+            hint = f"call end_step({last}) and wait for it: its outcome's scale, `after` that step, is this step's"
+            where = self._registry.call(call)
+            raise StoreRefusedError(f"{where}: the loss scale of step {self.start} follows from step {last}: {hint}")
 
     def _end_ended(self, ended: dict[int, list[str]], error: BaseException | None) -> None:
         """If it has failed, the steps are to be ended again; that is noted before the caller's result has ended."""

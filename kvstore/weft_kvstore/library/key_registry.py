@@ -30,6 +30,12 @@ class KeyRegistry(Keys):
         """The store's names of the keys that the slot contributes to."""
         return [key.key for key in user_keys(self._description) if self.slot in key.slots]
 
+    @property
+    def scales_loss(self) -> bool:
+        """Whether losses are multiplied by a scale, by which shards divide gradients."""
+        commit = self._description.commit
+        return commit is not None and commit.loss_scaling is not None
+
     def changing(self, name: str, value: object, key: object) -> tuple[str | None, float, list[str]]:
         """A change of a number for a key, or with None for all: the store's name of the key, the number, and the keys
         that have it then."""

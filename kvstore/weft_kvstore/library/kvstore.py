@@ -278,6 +278,8 @@ class KVStore:
         if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(given.call))
         pushes, steps = given.kind is not None, self._steps
+        if pushes and steps.start:
+            steps.check_scale(given.call)
         check = steps.check if pushes or number is None else None
         reading = Reading.SETTLED if settled else Reading.OWN
         begin = partial(given.begin, check=check, reading=reading, priority=priority)
@@ -513,7 +515,7 @@ class KVStore:
         """Tells the shards that this slot has pushed all it has for the steps up to `step`, the last begun by default.
 
         Needed if a slot skips keys, and after each step with `commit`: then the result has the gradient's norm, and
-        whether it was finite.
+        whether it was finite. Who connected at a step may end the one before it once more, for that result.
         """
 
         def end(ended: Sequence[tuple[int, list[str]]]) -> Future[StepOutcome | None]:

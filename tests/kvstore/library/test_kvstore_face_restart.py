@@ -14,6 +14,7 @@ import pytest
 from face_stores import WAIT_S, faces
 from store_cluster import served
 from weft_kvstore import Key, KVStore, StoreDescription, StoreRefusedError, describe
+from weft_kvstore.store import LossScale
 
 Join = Callable[..., KVStore]
 """join(slot, ...): a process that comes for a slot; whoever was there before is gone."""
@@ -164,6 +165,34 @@ def test_barriers_go_on_where_the_process_before_met_the_others(kind: str) -> No
         met.result(WAIT_S)
         for met in [second.barrier(), other.barrier()]:
             met.result(WAIT_S)
+
+
+@pytest.mark.parametrize("dies_at", [None, 3])
+@pytest.mark.parametrize("compression", [{}, {"compression": {"gradients": {"kind": "2bit", "threshold": 1.0}}}])
+def test_a_process_that_goes_on_where_losses_are_scaled_learns_the_scale_first(
+    kind: str, compression: dict[str, Any], dies_at: int | None
+) -> None:
+    """The scale doubles with each step, so that a gradient of another one's is another number."""
+    commit = {"loss_scaling": {"initial": 4.0, "growth_interval": 1}}
+    keys = {"w": Key(shape=(3,), initializer=0.0, **compression)}
+    description = describe(keys, slots=2, rule="sgd", lr=1.0, commit=commit)
+    scaling = description.commit and description.commit.loss_scaling
+    assert scaling is not None
+    with joining(kind, description) as join:
+        stores, scales = [join(0), join(1)], [LossScale(scaling.initial)] * 2
+        for step in range(6):
+            if step == dies_at:
+                stores[0] = store = join(0, step=step)
+                with pytest.raises(StoreRefusedError, match=r"step 3 follows from step 2: call end_step\(2\)"):
+                    store.push("w", ones())
+                before = store.end_step(step - 1).result(WAIT_S)
+                assert before is not None
+                scales[0] = before.scale.after(finite=before.finite, scaling=scaling)
+            for store, scale in zip(stores, scales, strict=True):
+                store.push("w", ones() * scale.scale)
+            outcomes = [ended.result(WAIT_S) for ended in [store.end_step() for store in stores]]
+            scales = [one.scale.after(finite=one.finite, scaling=scaling) for one in outcomes if one is not None]
+        np.testing.assert_array_equal(stores[1].pull("w").result(WAIT_S), -12 * ones())
 
 
 def test_keys_are_read_at_one_version_while_slots_push(kind: str) -> None:
