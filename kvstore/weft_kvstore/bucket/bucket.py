@@ -65,7 +65,8 @@ class Bucket(BucketSteps):
         self._gated = None
         is_unscaled = spec.pushed is not None and spec.pushed.residual
         if spec.gate is not None:
-            self._gated = GatedSums(spec.gate, bounds, is_summed=not is_mean, unscaled=is_unscaled)
+            is_summed = not is_mean and values.dtype.kind == "f"  # Whole numbers are no part of a gradient.
+            self._gated = GatedSums(spec.gate, bounds, is_summed=is_summed, unscaled=is_unscaled)
         count = len(spec.slots)
         self._adds_early = spec.is_sync and count > KEPT_GRADIENTS
         self._groups = [range(count)] if spec.is_sync and count else [range(one, one + 1) for one in range(count)]

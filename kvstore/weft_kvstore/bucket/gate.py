@@ -162,8 +162,8 @@ class StepGate:
 class GatedSums:
     """Sums of slices, which begin at `bounds` (elements), of a step that is measured and not committed.
 
-    `is_summed`: the squares of the sums count; those of a mean do not. `unscaled`: gradients arrive divided by the loss
-    scale."""
+    `is_summed`: the sums are measured and clipped; a mean is not, nor whole numbers. `unscaled`: gradients arrive
+    divided by the loss scale."""
 
     def __init__(self, gate: StepGate, bounds: Array, *, is_summed: bool, unscaled: bool) -> None:
         self._gate = gate

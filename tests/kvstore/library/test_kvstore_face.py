@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -188,6 +189,15 @@ def test_committed_steps_tell_what_all_agreed_on(make: Make) -> None:
     np.testing.assert_allclose(stores[0].pull("w").result(WAIT_S), [-0.6, -0.8], rtol=1e-6)
     met = [store.barrier() for store in stores]
     assert [one.result(WAIT_S) for one in met] == [None, None]
+
+
+def test_whole_numbers_are_no_part_of_a_gradient_that_is_clipped(make: Make) -> None:
+    keys = {"n": Key((2,), "int32", update="gradient"), "w": zero(2)}
+    (store,) = make(describe(keys, rule="sgd", lr=1.0, commit=CommitDescription(clip_norm=1.0)))
+    for norm, gradient in [(5.0, [3.0, 4.0]), (math.nan, [math.inf, 4.0])]:
+        store.push(["n", "w"], [np.array([10, 20], np.int32), np.array(gradient, np.float32)])
+        np.testing.assert_equal(store.end_step().result(WAIT_S).norm, norm)
+        assert store.pull("n").result(WAIT_S).tolist() == [10, 20]
 
 
 def test_without_a_rule_the_value_is_the_sum_of_the_last_step(make: Make) -> None:
