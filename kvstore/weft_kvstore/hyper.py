@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
-from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
 from weft_kernels.rules.record import Hyper, Rule
@@ -58,49 +57,39 @@ class HyperScope:
 # --- Hyper-parameters that were changed while a job runs, each from a step on -----------------------------------------
 
 
-Numbers: TypeAlias = Mapping[str, float]
-
-
 class Change(NamedTuple):
-    """A slot has changed `numbers` from a step on, of a key or of all; `held` is what holds then of these."""
+    """A slot has changed a number from a step on. That of slot `FORGOTTEN` stands for the earliest ones."""
 
     step: int
     slot: int
-    numbers: Numbers
-    held: Numbers
+    number: float
 
 
-Changes: TypeAlias = tuple[int, Numbers, list[Change]]
-"""Of one key, or of all: the step from which on changes are known, what holds there, and the changes since, in order.
-The last one in order is added, or replaced; else all of it is replaced at once."""
-
-_NONE: Final[Changes] = 0, {}, []
-
-_step: Final = itemgetter(0)
-_order: Final = itemgetter(0, 1)
+FORGOTTEN: Final = -1
 
 
 class HyperTimeline:
-    """What was changed of a store's hyper-parameters, by step and slot, for a key by its name in the description, or
-    under the empty name for all. A change holds until that of a later step, or of a higher slot at the same step. So
-    the order in which slots' changes arrive means nothing.
+    """What was changed of a store's hyper-parameters, by step and slot: the changes of each number, in order, for a key
+    by its name in the description, or under the empty name for all. A change holds until that of a later step, or of a
+    higher slot at the same step. So the order in which slots' changes arrive means nothing.
 
     `count` grows with each change; `kept` are those that are not forgotten. May be read on any thread while one other
-    changes it.
+    changes it: a list only has changes put behind its last, or in its place; else another list takes its place.
     """
 
-    __slots__ = ("_by_key", "_description", "_scopes", "_tried", "count", "kept")
+    __slots__ = ("_changes", "_description", "_known_from", "_scopes", "_tried", "count", "kept")
 
     def __init__(self, description: StoreDescription) -> None:
         self._description = description
         self._scopes: dict[tuple[str, str], HyperScope] = {}
         self.count = self.kept = 0
-        self._by_key: dict[str, Changes] = {}
+        self._changes: dict[str, dict[str, list[Change]]] = {}
+        self._known_from: dict[str, int] = {}
         self._tried: tuple[int, float] | None = None
 
     def known_from(self, key: str) -> int:
         """The first step of which nothing is forgotten of a key; steps before it have its numbers."""
-        return max(self._by_key.get("", _NONE)[0], self._by_key.get(key, _NONE)[0])
+        return max(self._known_from.get("", 0), self._known_from.get(key, 0))
 
     def scope(self, key: KeyDescription | None, name: str) -> HyperScope:
         """Raises ValueError where no rule has the number."""
@@ -109,63 +98,57 @@ class HyperTimeline:
             self._scopes[of] = HyperScope(self._description, key, name)
         return self._scopes[of]
 
-    def set(self, step: int, slot: int, key: str, numbers: Numbers) -> None:
-        """A slot has these hold from `step` on, of a key or of all."""
-        known_from, held, now = self._by_key.get(key) or (0, {}, [])
-        if step < known_from:
-            self._replace(key, known_from, {**numbers, **held}, now)
+    def set(self, step: int, slot: int, key: str, name: str, number: float) -> None:
+        """A slot has a number hold from `step` on, of a key or of all."""
+        if step < self._known_from.get(key, 0):
+            step, slot = 0, FORGOTTEN
+        names = self._changes.setdefault(key, {})
+        changes = names.setdefault(name, [])
+        first, stop = bisect_left(changes, (step, slot)), bisect_left(changes, (step, slot + 1))
+        if slot == FORGOTTEN and first < stop:
+            return  # What is known of those steps is later.
+        if stop == len(changes):
+            changes[first:] = [Change(step, slot, number)]
         else:
-            first = stop = bisect_left(now, (step, slot), key=_order)
-            if first < len(now) and now[first][:2] == (step, slot):
-                numbers, stop = {**now[first].numbers, **numbers}, first + 1
-            change = Change(step, slot, numbers, {**(now[first - 1].held if first else held), **numbers})
-            if stop == len(now):
-                now[first:] = [change]
-                self._by_key[key] = known_from, held, now
-                self.kept += first == stop
-            else:
-                self._replace(key, known_from, held, [*now[:first], change, *now[stop:]], first + 1)
+            names[name] = [*changes[:first], Change(step, slot, number), *changes[stop:]]
+        self.kept += first == stop and slot != FORGOTTEN
         self.count += 1
 
-    def at(self, step: int, key: str) -> Numbers:
+    def at(self, step: int, key: str) -> dict[str, float]:
         """What was changed of a key, or of all, and holds at a step."""
-        _, held, now = self._by_key.get(key, _NONE)
-        stop = bisect_right(now, step, key=_step)
-        return now[stop - 1].held if stop else held
+        found = {}
+        for name, changes in [*self._changes.get(key, {}).items()]:
+            if stop := bisect_left(changes, (step + 1,)):
+                found[name] = changes[stop - 1].number
+        return found
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
-        for key, (_, _, now) in self._by_key.items():
-            if now and now[0].step < before:
-                index = bisect_left(now, before, key=_step)
-                self._by_key[key] = now[index - 1].step, now[index - 1].held, now[index:]
-                self.kept -= index
+        for key, names in self._changes.items():
+            for name, changes in names.items():
+                stop = bisect_left(changes, (before,))
+                dropped = [one for one in changes[:stop] if one.slot != FORGOTTEN]
+                if dropped:
+                    self._known_from[key] = max(self._known_from.get(key, 0), dropped[-1].step)
+                    names[name] = [Change(0, FORGOTTEN, dropped[-1].number), *changes[stop:]]
+                    self.kept -= len(dropped)
 
     def keep(self, most: int, before: float = math.inf) -> None:
         """Where there are more than so many changes, forgets the earlier half of those, of steps before this one."""
         tried = self.kept // max(most // 8, 1), before
         if self.kept > most and tried != self._tried:  # Else nothing could be forgotten, and little has changed since.
-            steps = sorted([one.step for _, _, now in self._by_key.values() for one in now])
+            every = [changes for names in self._changes.values() for changes in names.values()]
+            steps = sorted([one.step for changes in every for one in changes if one.slot != FORGOTTEN])
             self.forget(int(min(steps[-(most // 2)], before)))
             self._tried = tried if self.kept > most else None
 
     def withdraw(self, slot: int, first: Callable[[str], int]) -> None:
         """Drops a slot's changes of a key, or of all, from the step on that `first` tells."""
-        for key, (known_from, held, now) in self._by_key.items():
-            if any(one.slot == slot for one in now):
-                left = [one for one in now if one.slot != slot or one.step < first(key)]
-                self._replace(key, known_from, held, left)
+        for key, names in self._changes.items():
+            for name, changes in names.items():
+                names[name] = [one for one in changes if one.slot != slot or one.step < first(key)]
+                self.kept -= len(changes) - len(names[name])
         self.count += 1
-
-    def _replace(self, key: str, known_from: int, held: Numbers, now: list[Change], first: int = 0) -> None:
-        """The changes of a key are these, of which those from `first` on hold what they say beside those before."""
-        before, now = now, now[:first]
-        then = now[-1].held if now else held
-        for one in before[first:]:
-            then = {**then, **one.numbers}
-            now.append(one._replace(held=then))
-        self.kept += len(now) - len(self._by_key.get(key, _NONE)[2])
-        self._by_key[key] = known_from, held, now
 
     def of(self, key: KeyDescription, rule: Rule, *, alone: bool = True) -> KeyHyper:
         """Those of a key under its rule; `alone`: with what was changed for this key and no other."""

@@ -59,10 +59,10 @@ class KeyRegistry(Keys):
             raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {detail}")
         return at
 
-    def changed(self, name: str | None, step: int, numbers: Mapping[str, float]) -> None:
-        """These hold from a step on, for a key of the store's or with None for all. One thread at a time may call it;
-        others may ask meanwhile."""
-        self._hyper.set(step, self.slot, name or "", numbers)
+    def changed(self, key: str | None, step: int, name: str, number: float) -> None:
+        """A number holds from a step on, for a key of the store's or with None for all. One thread at a time may call
+        it; others may ask meanwhile."""
+        self._hyper.set(step, self.slot, key or "", name, number)
         self._hyper.keep(CHANGES_KEPT)
 
     def state_names(self, spec: KeyDescription, given: Any, where: str) -> tuple[str, ...]:

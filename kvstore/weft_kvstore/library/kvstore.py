@@ -202,7 +202,7 @@ class KVStore:
         check_number(step, f"{self._registry.call('set_hyper')}: step")
 
         def send(first: int) -> Future[int]:
-            self._registry.changed(of, first, {name: number})
+            self._registry.changed(of, first, name, number)
             return self._store.set_hyper({name: number}, step=first, key=of)
 
         return self._steps.change(keys, step, send)

@@ -248,7 +248,8 @@ class JobShard:
             self.hyper.forget(min((int(one.versions.min()) for one in ruled), default=0))
         if self.hyper.kept >= most:
             raise PushRefusedError(f"{most} changes wait for their steps already")
-        self.hyper.set(message.step, slot, "" if key is None else key.key, numbers)
+        for name, number in numbers.items():
+            self.hyper.set(message.step, slot, "" if key is None else key.key, name, number)
         for part in self.parts.values():
             part.spec.hyper.constant = None
         bucket = None if key is None else self.buckets.get(self._routing.bucket_of[index])
