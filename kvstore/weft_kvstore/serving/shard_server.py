@@ -346,12 +346,13 @@ class ShardServer:
             with self._opening:
                 if self._stopping:
                     raise StoreError(f"the shard at {self.endpoint} was stopped")
-                if self._listener is not None and self._core.job is None:
-                    self._listener.shared_memory = made.shared_memory
+                if self._core.job is None:  # Clients may push as soon as it is open.
+                    if self._listener is not None:
+                        self._listener.shared_memory = made.shared_memory
+                    if description.mode is Mode.SYNC:
+                        self._stragglers = Stragglers({slot for key in description.keys for slot in key.slots})
+                        self._core.arrived = self._stragglers.arrived
                 self._core.open(made)
-                if description.mode is Mode.SYNC:
-                    self._stragglers = Stragglers({slot for key in description.keys for slot in key.slots})
-                    self._core.arrived = self._stragglers.arrived
         except BaseException:
             made.close()
             raise

@@ -123,14 +123,22 @@ class ShardCore:
                     self.links.waiting[peer] = None
             else:
                 self._handle(peer, message, now)
-        except ProtocolError as error:
-            self.links.refuse(identity, error)
         except Exception as error:
-            if message is None:
+            if message is None and not isinstance(error, ProtocolError):
                 raise
-            what = "no memory to take in" if isinstance(error, MemoryError) else f"{type(error).__name__} in taking in"
-            _log.exception("%s a message", what)
-            self.fail(f"{what} a message: {error}")
+            self._not_taken_in(identity, error)
+
+    def _not_taken_in(self, identity: bytes, error: Exception) -> None:
+        """What is malformed ends its connection, for which what came before it may have to be copied."""
+        try:
+            if isinstance(error, ProtocolError):
+                self.links.refuse(identity, error)
+                return
+        except Exception as other:  # noqa: BLE001  # as above
+            error = other
+        what = "no memory to take in" if isinstance(error, MemoryError) else f"{type(error).__name__} in taking in"
+        _log.error("%s a message", what, exc_info=error)
+        self.fail(f"{what} a message: {error}")
 
     def _handle(self, peer: Peer, message: Request, now: float) -> None:
         match message:

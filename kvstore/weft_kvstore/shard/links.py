@@ -176,11 +176,11 @@ class Links:
 
     def close(self, peer: Peer) -> None:
         """Nobody comes back for what this process has asked for."""
+        self._copy_in_place(peer)  # First: without memory for it the job fails, of which all clients are told.
         identity = peer.identity
         del self.clients[peer.slot]
         self._left[peer.slot] = peer.heard
         self.waiting.pop(peer, None)
-        self._copy_in_place(peer)
         peer.close()
         self.leaving.append(peer)
         if identity is not None:

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -34,6 +35,8 @@ from weft_kvstore.serving.metrics import (
 )
 from weft_kvstore.serving.shard_server import STAGES, STEPS_KEPT, ShardServer, Stragglers
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
+from weft_kvstore.shard.job_shard import JobShard
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
@@ -166,6 +169,22 @@ def test_stragglers_keep_few_steps_whoever_says_what() -> None:
     one.arrived(1, 0, 1e9)
     assert one.waited == {}
     assert Stragglers([]).waits(1.0) is None
+
+
+def test_what_comes_as_soon_as_a_job_is_open_is_known_and_a_second_job_takes_nothing_from_it() -> None:
+    description = store_of([key_of("w", (4,), 2)], slots=2, shards=1)
+    with ShardServer() as server:
+        core = server._core
+
+        def opened(job: JobShard) -> None:
+            ShardCore.open(core, job)
+            core.arrived(0, 0, 1.0)
+
+        with patch.object(core, "open", opened):
+            server.open(description, 0)
+        with pytest.raises(StoreError, match="serves job 'job' already"):
+            server.open(description, 0)
+        assert server._stragglers.newest == 0
 
 
 def test_metrics_are_served_over_http_until_the_end() -> None:

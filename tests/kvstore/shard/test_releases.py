@@ -215,19 +215,27 @@ def test_what_came_before_the_malformed_part_of_a_frame_is_copied_before_the_cli
     assert shard.values == [-1.0]
 
 
-@pytest.mark.parametrize("where", ["push", "copy_pending"])
-def test_what_cannot_be_taken_in_for_lack_of_memory_fails_the_job(where: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("what", ["push", "hello", "bye", "malformed"])
+def test_what_cannot_be_taken_in_for_lack_of_memory_fails_the_job(what: str, caplog: pytest.LogCaptureFixture) -> None:
     """It would go on with a sum that lacks it, or has what the client writes later."""
     shard = Shard()
     for slot in (0, 1):
         shard.hello(slot, 1, process=slot)
-    if where == "copy_pending":
+    if what != "push":
         shard.push(0)
-    with patch.object(Bucket, where, side_effect=MemoryError("no room")):
-        said = shard.push(0) if where == "push" else shard.hello(0, 2)
+    with patch.object(Bucket, "push" if what == "push" else "copy_pending", side_effect=MemoryError("no room")):
+        match what:
+            case "push":
+                shard.push(0)
+            case "hello":
+                shard.hello(0, 2)
+            case "bye":
+                shard.say(0, Bye())
+            case _:
+                shard.say(0, Push(2, [(PayloadKind.GRADIENT, 0, 99, 0, 0, 0, 1, 4)]), bytes(4))
     assert shard.core.job is None
-    told = [one for one in said if isinstance(one, Refused)]
-    assert where == "copy_pending" or [(one.code, one.reason) for one in told] == [
+    assert not shard.core.peers
+    assert [(one.code, one.reason) for one in shard.heard(1) if isinstance(one, Refused)] == [
         (RefusalCode.CLOSED, "no memory to take in a message: no room")
     ]
     assert "job 'job' has failed on shard 0: no memory to take in a message: no room" in caplog.text
