@@ -49,7 +49,6 @@ def pushpull_rows(
     """Rows of table "t", and of the same or other ids those that have seen them, in one operation."""
     given = (ids, None)
     operation = RowOperation(
-        store.driver,
         store._keys.table("t", "pushpull_rows"),
         payload_kind=PayloadKind.GRADIENT,
         step=step,
@@ -58,8 +57,7 @@ def pushpull_rows(
         version=step + 1,
         wanted=given if pull_ids is None else (pull_ids, None),
     )
-    store.submit(operation)
-    return operation.future
+    return store.submit(operation)
 
 
 def given(key: KeyDescription) -> KeyDescription:

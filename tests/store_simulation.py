@@ -14,7 +14,9 @@ from typing import Any
 from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import LinkState
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -89,7 +91,12 @@ class Simulation:
         for shard in range(len(self.shards)):
             self.connections.pop((slot, shard), None)
         self.stores[slot] = Store(self.description, slot)
-        self.stores[slot].submit = lambda operation: client.begin(operation, self.now)
+
+        def submit(operation: Operation) -> StoreFuture[Any]:
+            client.begin(operation, self.now)
+            return operation.future
+
+        self.stores[slot].submit = submit
         return self.stores[slot]
 
     def cut(self, slot: int, shard: int) -> None:

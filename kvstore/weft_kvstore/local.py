@@ -49,7 +49,7 @@ class LocalSlot(Store):
         super().__init__(description, slot)
         self._memory = store._memories.setdefault(slot, self._memory)
         self.failed = store._clients[slot].failed
-        self.submit, self.driver = partial(store._hand_over, slot), store
+        self.submit = partial(store._hand_over, slot)
         self._store = store
 
     def at_slot(self, slot: int) -> LocalSlot:
@@ -159,11 +159,13 @@ class LocalStore(LocalSlot):
         self._calls.append(work)
         self._wakes.put(None)
 
-    def _hand_over(self, slot: int, operation: Operation) -> None:
+    def _hand_over(self, slot: int, operation: Operation) -> StoreFuture[Any]:
+        operation.future.driver = self
         self._submitted.append((slot, operation))
         self._wakes.put(None)
         if self._closing:  # The thread may have taken operations for the last time.
             self._refuse_submitted()
+        return operation.future
 
     def _run(self) -> None:
         try:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from weft_kvstore.arrays import norm_of
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import Answer, Operation
-from weft_kvstore.futures import Driver
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError
@@ -36,8 +35,8 @@ class BarrierOperation(Operation):
 
     is_request = True
 
-    def __init__(self, driver: Driver | None, step: int, nothing: list[int], *, commits: bool) -> None:
-        super().__init__(driver)
+    def __init__(self, step: int, nothing: list[int], *, commits: bool) -> None:
+        super().__init__()
         self.step = self.ends_step = step
         self.reads = nothing
         self._commits = commits
@@ -103,10 +102,8 @@ class HyperOperation(Operation):
     is_request = True
     outlives_failure = True
 
-    def __init__(
-        self, driver: Driver | None, step: int, numbers: Mapping[str, float], key: str | None, key_index: int | None
-    ) -> None:
-        super().__init__(driver)
+    def __init__(self, step: int, numbers: Mapping[str, float], key: str | None, key_index: int | None) -> None:
+        super().__init__()
         self._step, self._numbers, self._key = step, numbers, key
         self._key_indices = [] if key_index is None else [key_index]
 

@@ -17,7 +17,7 @@ from weft_kvstore.client.plan import Keys, KeySet
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import Driver, StoreFuture, driver_of, error_of, joined, on_end
+from weft_kvstore.futures import StoreFuture, driver_of, error_of, joined, on_end
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.same_host.arrays import ClientMemory
@@ -33,7 +33,7 @@ class Store:
     A call takes one key, or many, which costs little more. No key may be there twice, and none of several may be a
     table: of that a call names the rows by their `ids`, (n) int64. A call raises StoreRefusedError where keys or arrays
     do not fit the description, and StoreError in a child of the process that made the store. Who calls often looks keys
-    up once, makes a `KeyOperation` or `RowOperation` for this `driver` and `submit`s it. Nothing of that is checked:
+    up once, makes a `KeyOperation` or `RowOperation` and `submit`s it. Nothing of that is checked:
     arrays, a list of one for each key, are C-contiguous and have the keys' dtypes and shapes; ids are `Ids`.
 
     Versions: in sync, version v of a key has seen the steps before v of every slot. In async a pull of version v waits
@@ -42,11 +42,9 @@ class Store:
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
     priorities order what is left equal."""
 
-    submit: Callable[[Operation], None]
-    """Begins an operation, on the caller's thread: it does not wait, and ends the operation's future where nothing can
-    be begun any more."""
-    driver: Driver | None = None
-    """Brings futures to their end, or says who must not wait for one."""
+    submit: Callable[[Operation], StoreFuture[Any]]
+    """Begins an operation, on the caller's thread, and returns its future: it does not wait, and ends the future where
+    nothing can be begun any more."""
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
         """Raises DescriptionError, ValueError for a slot that there is not."""
@@ -112,10 +110,9 @@ class Store:
         else:
             found, ids = self._rows_of(f"{call}_rows", keys, ids, gradients)
         operation = (KeyOperation if ids is None else RowOperation)(
-            self.driver, found, payload_kind=kind, step=step, arrays=gradients, ids=ids, array=array, priority=priority
+            found, payload_kind=kind, step=step, arrays=gradients, ids=ids, array=array, priority=priority
         )
-        self.submit(operation)
-        return operation.future
+        return self.submit(operation)
 
     def set(self, keys: str | Sequence[str], version: int, values: Any, ids: Array | None = None) -> Future[None]:
         """Makes this the key's value at that version; the rule's state stays. Arrays are kept as by `push`.
@@ -131,17 +128,10 @@ class Store:
     ) -> StoreFuture[Any]:
         """Gradients of `step`, and the values that have seen them, in one message, which ends with these. It takes at
         most `MAX_ENTRIES` keys, of which it checks nothing."""
-        operation = KeyOperation(
-            self.driver,
-            keys,
-            payload_kind=PayloadKind.GRADIENT,
-            step=step,
-            arrays=gradients,
-            version=step + 1,
-            out=out,
+        kind = PayloadKind.GRADIENT
+        return self.submit(
+            KeyOperation(keys, payload_kind=kind, step=step, arrays=gradients, version=step + 1, out=out)
         )
-        self.submit(operation)
-        return operation.future
 
     def pull(
         self,
@@ -192,7 +182,6 @@ class Store:
                 parts.append(part)
             return joined(parts, joined_pulls if with_versions else lambda values: [*chain.from_iterable(values)])
         operation = (KeyOperation if ids is None else RowOperation)(
-            self.driver,
             found,
             version=version,
             reading=Reading.EXACT if exact else Reading.SETTLED if settled else Reading.OWN,
@@ -203,8 +192,7 @@ class Store:
             as_kept=as_kept,
             priority=priority,
         )
-        self.submit(operation)
-        return operation.future
+        return self.submit(operation)
 
     def _fitting(self, keys: KeySet, given: Any, what: str, *, writable: bool = False) -> list[Array]:
         """The arrays of a call by name. Raises StoreRefusedError."""
@@ -242,9 +230,7 @@ class Store:
         """
         self._process.check()
         key_index = None if key is None else self._keys.key_indices[key]
-        operation = HyperOperation(self.driver, step, numbers, key, key_index)
-        self.submit(operation)
-        return operation.future
+        return self.submit(HyperOperation(step, numbers, key, key_index))
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         """Tells every shard that this slot has sent all of `step` and has nothing for the keys named. Where the job's
@@ -252,9 +238,7 @@ class Store:
         self._process.check()
         key_indices = [self._keys.index_of(name, "barrier") for name in nothing]
         commits = self._description.commit is not None
-        operation = BarrierOperation(self.driver, step, key_indices, commits=commits)
-        self.submit(operation)
-        return operation.future
+        return self.submit(BarrierOperation(step, key_indices, commits=commits))
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

@@ -17,7 +17,7 @@ from weft_kvstore.client.plan import CallSource, KeyPlan, KeySet, PlanSegment
 from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.errors import StoreError
-from weft_kvstore.futures import Driver, StoreFuture
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.rows.rows import distinct_ids, last_rows, spread_rows, summed_rows
 from weft_kvstore.sharding import Routing, RowLayout, chunks_of
 from weft_kvstore.store import Pulled
@@ -105,8 +105,9 @@ class Operation:
     """What shards said that it waits for."""
     segments: dict[int, list[SentSegment]] = {}  # noqa: RUF012
 
-    def __init__(self, driver: Driver | None) -> None:
-        self.future: StoreFuture[Any] = StoreFuture(driver)
+    def __init__(self) -> None:
+        self.future: StoreFuture[Any] = StoreFuture()
+        """Whoever it is submitted to drives it."""
         self.segments = {}
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
@@ -174,8 +175,8 @@ class Operation:
 class LocalOperation(Operation):
     """Does something between the calls before and behind it; no shard has a part of it."""
 
-    def __init__(self, driver: Driver | None, name: str, work: Callable[[], Any]) -> None:
-        super().__init__(driver)
+    def __init__(self, name: str, work: Callable[[], Any]) -> None:
+        super().__init__()
         self._name = name
         self._work = work
         self._found: Any = None
@@ -218,7 +219,6 @@ class PushPull(Operation):
 
     def __init__(
         self,
-        driver: Driver | None,
         keys: KeySet,
         *,
         payload_kind: PayloadKind | None = None,
@@ -237,7 +237,7 @@ class PushPull(Operation):
         check: Check | None = None,
         priority: int = 0,
     ) -> None:
-        self.future, self.keys, self.priority = StoreFuture(driver), keys, priority
+        self.future, self.keys, self.priority = StoreFuture(), keys, priority
         self.payload_kind = payload_kind
         if payload_kind is not None:
             self.step, self.arrays, self.ids, self.array = step, arrays, ids, array

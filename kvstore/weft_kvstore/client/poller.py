@@ -295,9 +295,11 @@ class Poller:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation) -> None:
-        """Takes an operation; where little is under way it begins on this thread. Ends no future, unless the client
-        ends."""
+    def submit(self, operation: Operation) -> StoreFuture[Any]:
+        """Takes an operation, whose future it returns; where little is under way it begins on this thread. Ends no
+        future, unless the client ends."""
+        future = operation.future
+        future.driver = self
         sockets = self._sockets
         submitted = sockets.submitted
         submitted.append(operation)
@@ -320,6 +322,7 @@ class Poller:
                 if not self._working._is_owned():
                     self._work(self._send, blocking=False)  # Else another thread works, and leaves it to be begun.
                 self._hand_over()
+        return future
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError in a forked child, and where a

@@ -75,7 +75,7 @@ class StoreClient(Store):
         self.failed = self._core.failed
         self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
         self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
-        self.submit, self.driver = self._poller.submit, self._poller
+        self.submit = self._poller.submit
 
     def close(self) -> None:
         if self._process.is_here:  # Else the sockets and the thread are the parent's.
@@ -125,9 +125,7 @@ class StoreClient(Store):
 
     def _on_encoders(self, name: str, work: Callable[[], Any]) -> Future[Any]:
         self._process.check()
-        operation = LocalOperation(self.driver, name, work)
-        self.submit(operation)
-        return operation.future
+        return self.submit(LocalOperation(name, work))
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

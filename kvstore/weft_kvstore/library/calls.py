@@ -99,7 +99,6 @@ class WholeKeys:
                 mine = values and [values[at] for at in some]
                 out = out and [out[at] for at in some]
             operation = KeyOperation(
-                self._store.driver,
                 keys,
                 payload_kind=self.kind,
                 step=number,
@@ -110,8 +109,7 @@ class WholeKeys:
                 check=check,
                 priority=priority,
             )
-            self._store.submit(operation)
-            begun.append(operation.future)
+            begun.append(self._store.submit(operation))
         if len(begun) == 1:
             return begun[0]
 

@@ -455,9 +455,8 @@ class KVStore:
             for (at, array), values in zip(of_state, hosts[count:], strict=True):
                 one, kind = given.tables[at], PayloadKind.RESTORED_STATE
                 kept, rows = one.checked_ids(hosts[2 * at]), one.kept(values)
-                state = RowOperation(self._store.driver, one.keys, payload_kind=kind, step=array, arrays=rows, ids=kept)
-                self._store.submit(state)
-                begun.append(state.future)
+                state = RowOperation(one.keys, payload_kind=kind, step=array, arrays=rows, ids=kept)
+                begun.append(self._store.submit(state))
             return joined(begun, nothing)
 
         return self._steps.set(call, given.names, step, arrays, give)

@@ -13,6 +13,7 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import Store
 from weft_kvstore.client.operation import Check, Ids, RowOperation
 from weft_kvstore.client.plan import KeySet
+from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.futures import joined, nothing
 from weft_kvstore.library.arrays import (
@@ -41,6 +42,15 @@ CALLS: Final[Mapping[str, tuple[PayloadKind | None, bool]]] = {
 
 MASTER: Final = "weft.master"
 """In a key's state: the float32 value of a key whose users have 16 bits."""
+
+
+def with_masters(specs: Sequence[KeyDescription], begun: Sequence[Future[Any]]) -> list[Future[Any]]:
+    """Each key's state. Behind that of a key whose users have 16 bits comes its float32 value, which is added to it."""
+    rest = iter(begun)
+    return [
+        one if spec.half is None else joined([one, next(rest)], lambda both: {**both[0], MASTER: both[1]})
+        for spec, one in zip(specs, rest, strict=True)
+    ]
 
 
 class TableRows:
@@ -108,7 +118,7 @@ class TableRows:
     ) -> Future[Any]:
         """Begins an operation for each table. All are checked before any is begun: of a call that does not fit, nothing
         begins."""
-        made, futures = list[RowOperation](), list[Future[Any]]()
+        made = list[RowOperation]()
         for at, (number, table, pulled) in enumerate(zip(numbers, self.tables, self._pulled, strict=True)):
             ids = rows = wanted = None
             if self.kind is not None:
@@ -118,7 +128,6 @@ class TableRows:
                 given, before_padding = pulled.checked_ids(hosts[at - len(numbers)])
                 wanted = given.copy(), before_padding
             operation = RowOperation(
-                self._store.driver,
                 table.keys,
                 payload_kind=self.kind,
                 step=number,
@@ -133,10 +142,8 @@ class TableRows:
                 priority=priority,
             )
             made.append(operation)
-            future: Future[Any] = operation.future
             if self._of_state and table.spec.half is not None:
                 master = RowOperation(
-                    self._store.driver,
                     table.keys,
                     version=number,
                     reading=reading,
@@ -145,10 +152,9 @@ class TableRows:
                     priority=priority,
                 )
                 made.append(master)
-                future = joined([future, master.future], lambda both: {**both[0], MASTER: both[1]})
-            futures.append(future)
-        for operation in made:
-            self._store.submit(operation)
+        futures: list[Future[Any]] = [*map(self._store.submit, made)]
+        if self._of_state:
+            futures = with_masters(self.specs, futures)
         return futures[0] if self.single else joined(futures, list if self._pulls else nothing)
 
 

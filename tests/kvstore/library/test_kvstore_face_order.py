@@ -35,14 +35,14 @@ class Recorded:
         self.calls: list[tuple[str, str, int]] = []
         self.at: Callable[[int], object] = lambda step: None
 
-    def submit(self, operation: Operation) -> None:
+    def submit(self, operation: Operation) -> Future[Any]:
         call, names = str(operation).split()[0], ""
         if isinstance(operation, PushPull):
             names = ",".join(operation.keys.names)
         if operation.pushes is not None:
             self.at(operation.pushes)
         self.calls.append((call, names, operation.version if call == "pull" else operation.step))
-        self._submit(operation)
+        return self._submit(operation)
 
 
 @contextmanager

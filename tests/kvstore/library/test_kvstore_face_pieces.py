@@ -208,14 +208,12 @@ def late() -> None:
 class ManyStore:
     """A store that takes many keys at once, and none alone."""
 
-    driver = None
-
     def __init__(self) -> None:
         self.failed: dict[str, dict[int, BaseException]] = {}
         self.pushed: list[tuple[list[str], int]] = []
         self.outs: list[bool] = []
 
-    def submit(self, operation: KeyOperation) -> None:
+    def submit(self, operation: KeyOperation) -> StoreFuture[Any]:
         names, found = list(operation.keys.names), None
         if operation.is_pull:
             self.outs.append(operation.out is not None)
@@ -226,6 +224,7 @@ class ManyStore:
             assert all(np.all(gradient == len(key)) for key, gradient in zip(names, operation.arrays, strict=True))
             self.pushed.append((names, operation.step))
         operation.future.set_result(found)
+        return operation.future
 
     def close(self) -> None:
         pass
