@@ -160,7 +160,8 @@ class ClientCore:
         self._has_priorities = False
         """Whether a call has had a priority."""
         self._sent_last: dict[int, int] = {}
-        """By key that is no table: the last operation that sends it. Empty until a call has a priority."""
+        """By key that is no table: the last operation that sends it. Empty until a call has a priority, and after one
+        has failed: it may not have come behind the one before it."""
         self._number = 0
         self._asked = 0
         """The last operation of which shards were asked what it waits for, since its deadline comes."""
@@ -233,8 +234,8 @@ class ClientCore:
         of its keys, which it would overtake. Of a table ids are sent too, each shard's alone: so all that is open of it
         is looked at. Of other keys what was sent last arrives last."""
         last = self._sent_last
-        if not self._has_priorities:
-            self._has_priorities = True
+        self._has_priorities = True
+        if not last:
             for one in self.open.values():
                 last.update(dict.fromkeys(one.sends, one.number))
         if isinstance(operation, RowOperation):
@@ -509,6 +510,8 @@ class ClientCore:
         if error is None and operation.ends_step is not None:
             self.encoders.step_ended(operation.ends_step)
         self.open.pop(operation.number, None)
+        if error is not None:
+            self._sent_last.clear()
         if error is not None and operation.pushes is not None and not operation.has_arrived:
             self.failed_pushes.append((operation, operation.pushes, error))
         self._setting.pop(operation.number, None)

@@ -178,6 +178,17 @@ def test_a_pull_of_rows_that_sends_no_ids_hides_no_earlier_push_from_later_ones(
     assert (of_push.priority, of_push.sent_at) == (2, -2)
 
 
+def test_a_push_that_fails_hides_no_earlier_push_from_later_ones() -> None:
+    simulation, store, _ = opened(described(1))
+    client, ones = simulation.clients[0], np.ones(64, np.float32)
+    store.push("w", 0, ones, priority=-2)
+    failed = store.push("w", 1, ones, priority=1)
+    (of_failed,) = [one for one in client.open.values() if one.future is failed]
+    client.end(of_failed, StoreRefusedError("refused"))
+    late = store.push("w", 1, ones, priority=2)
+    assert [one.sent_at for one in client.open.values() if one.future is late] == [-2]
+
+
 def test_a_pull_of_one_shards_rows_hides_no_earlier_pull_from_later_pushes() -> None:
     simulation, store, _ = opened(described(1))
     client = simulation.clients[0]
