@@ -80,15 +80,15 @@ def is_loopback(endpoint: str) -> bool:
         return False
 
 
-_PEER: Final = re.compile(r"tcp://(?:\S+;)?(?:\[[^\s\]]+\]|[^\s:/\[\]]+):(\d{1,5})")
+_ENDPOINT: Final = re.compile(r"ipc://\S+|tcp://(?:\S+;)?(?:\[[^\s\]]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
-def check_peer(endpoint: str) -> None:
-    """Raises ValueError for an endpoint of TCP at which no shard can be: a socket would try it for ever."""
-    found = _PEER.fullmatch(endpoint)
-    if endpoint.startswith("tcp://") and (found is None or not 0 < int(found[1]) <= MAX_PORT):
-        form = f"tcp://HOST:PORT, with a port from 1 to {MAX_PORT} and brackets around an IPv6 address"
-        raise ValueError(f"expected {form}, got {endpoint!r}")
+def check_endpoint(endpoint: str, *, least_port: int) -> None:
+    """Raises ValueError for an endpoint at which no shard can be: a socket would try it for ever."""
+    found = _ENDPOINT.fullmatch(endpoint)
+    if found is None or not least_port <= int(found[1] or MAX_PORT) <= MAX_PORT:
+        form = f"tcp://HOST:PORT, with a port from {least_port} to {MAX_PORT} and brackets around an IPv6 address"
+        raise ValueError(f"expected {form}, or ipc://PATH, got {endpoint!r}")
 
 
 def endpoints_of(bind: str) -> list[str]:

@@ -110,11 +110,6 @@ class RowLayout:
         found: Array = ids % self.shards
         return found
 
-    def ids_on(self, shard: int, ids: Array) -> Array:
-        """Which of these ids (n) are rows of the shard (n) bool."""
-        found: Array = self.shards_of(ids) == shard
-        return found
-
     def by_shard(self, ids: Array) -> Sequence[Array | None]:
         """For each shard the positions (m) int64 of the ids (n) that are its rows, ascending; None: all."""
         if self.shards == 1:

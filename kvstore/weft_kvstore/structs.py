@@ -7,7 +7,7 @@ process. So a reader is made while its module is imported, which one thread does
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -28,3 +28,7 @@ class Reader(Generic[T]):
     def from_builtins(self, document: object) -> T:
         found: T = msgspec.convert(document, self._kind)
         return found
+
+
+documents: Final[Reader[Any]] = Reader(Any)
+"""Reads what has no type."""

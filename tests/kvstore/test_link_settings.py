@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings, check_peer, is_loopback
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings, check_endpoint, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_elsewhere(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["tcp://h:99999", "tcp://h:0", "tcp://h", "tcp://::1:9", "tcp://a b:9", "tcp://h:9-10"]
+    "endpoint", ["tcp://h:99999", "tcp://h:0", "tcp://h", "tcp://::1:9", "tcp://a b:9", "tcp://h:9-10", "h:9", ""]
 )
 def test_where_no_shard_can_be_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="expected tcp://HOST:PORT, with a port from 1 to 65535 and brackets"):
-        check_peer(endpoint)
+        check_endpoint(endpoint, least_port=1)
 
 
 @pytest.mark.parametrize(
     "endpoint", ["tcp://h:1", "tcp://[::1]:65535", "tcp://10.0.0.2:0;shard-0:5555", "ipc:///run/x"]
 )
 def test_where_a_shard_may_be_is_not(endpoint: str) -> None:
-    check_peer(endpoint)
+    check_endpoint(endpoint, least_port=1)
 
 
 @pytest.mark.parametrize("name", ["credit_bytes", "frame_bytes", "request_timeout_s", "ping_interval_s", "silence_s"])

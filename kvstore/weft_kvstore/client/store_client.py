@@ -22,7 +22,7 @@ from weft_kvstore.description.check import CurveKeyError
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveKeys, new_curve_keys
 from weft_kvstore.same_host.arrays import ClientMemory
-from weft_kvstore.settings import LinkSettings, check_peer
+from weft_kvstore.settings import LinkSettings, check_endpoint
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
@@ -60,7 +60,7 @@ class StoreClient(Store):
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
         for endpoint in self._endpoints:
-            check_peer(endpoint)
+            check_endpoint(endpoint, least_port=1)
         self._memory = ClientMemory(description.keys, routing_of(description) if settings.same_host else None)
         self._core = ClientCore(
             description,

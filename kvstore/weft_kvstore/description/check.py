@@ -34,7 +34,7 @@ from weft_kvstore.description.records import (
     is_given,
 )
 from weft_kvstore.settings import MAX_ROW_BYTES
-from weft_kvstore.structs import Reader
+from weft_kvstore.structs import documents
 
 RULES_KEPT: Final = 64
 """Of the process's stores: a store has one, and a few for tables."""
@@ -55,8 +55,6 @@ _WORDS: Final = {
     f"`float` <= {sys.float_info.max}": "a finite number",
 }
 """What msgspec says, in Python's words."""
-
-_documents: Final[Reader[Any]] = Reader(Any)
 
 
 class DescriptionError(ValueError):
@@ -131,7 +129,7 @@ def compiled_once(document: str | Mapping[str, Any]) -> Rule:
 
 @lru_cache(RULES_KEPT)
 def _rule_of_bytes(document: bytes) -> Rule:
-    return rule_from(_documents.from_msgpack(document))
+    return rule_from(documents.from_msgpack(document))
 
 
 def hyper_of(
@@ -193,12 +191,13 @@ def _problems(description: StoreDescription) -> Iterator[str]:
         names.add(key.key)
         for problem in (*_key_problems(description, key), *_first_value_problems(key)):
             yield f"key {key.key!r}: {problem}"
+        yield from (f"key {key.key!r}: compression.{problem}" for problem in compression_problems(key.compression))
         slices += 0 if key.rows else -(-key.nbytes // description.slice_bytes)
         if slices > MAX_SLICES:
             text = f"with it there are {slices} slices of {description.slice_bytes} bytes, {MAX_SLICES} may be"
             yield f"key {key.key!r}: {text}; a larger slice_bytes makes fewer"
     yield from _rule_problems(description)
-    yield from _compression_problems(description)
+    yield from (f"compression.{problem}" for problem in compression_problems(description.compression))
 
 
 def _commit_problems(description: StoreDescription) -> Iterator[str]:
@@ -312,18 +311,10 @@ def _key_rule_problems(key: KeyDescription, rule: Rule, numbers: Mapping[str, fl
             yield f"hyper: {magnitude_text(key, rule, name, number)}"
 
 
-def _compression_problems(description: StoreDescription) -> Iterator[str]:
-    compressions = [("", description.compression)]
-    compressions += [(f"key {key.key!r}: ", key.compression) for key in description.keys]
-    for where, setting in compressions:
-        if setting is not None:
-            yield from (f"{where}compression.{problem}" for problem in compression_problems(setting))
-
-
-def compression_problems(setting: StoreCompression) -> Iterator[str]:
+def compression_problems(setting: StoreCompression | None) -> Iterator[str]:
     """What is wrong with it beyond its fields' own bounds; each text begins with the field."""
     for name in ("gradients", "merged", "weights"):
-        one: CompressionDescription | None = getattr(setting, name)
+        one: CompressionDescription | None = getattr(setting, name, None)
         if one is None:
             continue
         kind = one.kind

@@ -39,8 +39,8 @@ from weft_kvstore.description.records import (
     StoreDescription,
     description_from_json,
 )
-from weft_kvstore.settings import endpoints_of
-from weft_kvstore.structs import Reader
+from weft_kvstore.settings import check_endpoint
+from weft_kvstore.structs import documents
 
 # --- Names of keys: a string is its own name in the store, the number 5 is "#5" there ---------------------------------
 
@@ -86,8 +86,6 @@ def user_key(name: str) -> UserKey:
 SLICE_BYTES: Final = 1 << 17
 """Of a slice, by default."""
 
-_ENDPOINT: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
-
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -127,8 +125,6 @@ class Key:
 
 SHOWN_CHARACTERS: Final = 40
 """Of a wrong value."""
-
-_documents: Final[Reader[Any]] = Reader(Any)
 
 _ZERO: Final = {"op_type": "ConstantOfShape", "attributes": {"value": 0.0}}
 
@@ -225,10 +221,8 @@ def _problems(description: StoreDescription, *, needs_rule: bool) -> Iterator[st
     """What is wrong with it, beyond `check_description`: settings without effect, or without a rule."""
     shards = description.shards
     for number, endpoint in enumerate(shards):
-        if not _ENDPOINT.fullmatch(endpoint):
-            yield f"shards[{number}]: expected tcp://HOST:PORT or ipc://PATH, got {endpoint!r}"
         try:
-            endpoints_of(endpoint)
+            check_endpoint(endpoint, least_port=0)
         except ValueError as error:
             yield f"shards[{number}]: {error}"
         if endpoint in shards[:number] and not endpoint.endswith(":0"):
@@ -446,7 +440,7 @@ def _document(file: Path) -> Mapping[str, Any]:
         raise DescriptionError("not a regular file")
     try:
         text = file.read_text(encoding="utf-8")
-        document = tomllib.loads(text) if file.suffix == ".toml" else _documents.from_json(text)
+        document = tomllib.loads(text) if file.suffix == ".toml" else documents.from_json(text)
     except (ValueError, RecursionError) as error:  # Those of both readers, and of decoding, are ValueErrors.
         raise DescriptionError(f"no {file.suffix[1:].upper()}: {error or 'too deep'}") from None
     if not isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""The static description of a job's store, the same for every process; and the first values of its keys. Values."""
+"""The description of a job's store, which is the same for every process; and the first values of its keys."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.same_host.memory import ArenaError, SharedMemory, map_shared
@@ -64,16 +65,16 @@ def _packet_socket() -> socket.socket:
     return one
 
 
-def _check_user(one: socket.socket, user: int) -> None:
-    """Raises ArenaError unless the other end is a process of `user`; the kernel says, not the process."""
-    raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+def _check_user(one: socket.socket) -> None:
+    """Raises ArenaError unless the other end is a process of this one's user; the kernel says, not the process."""
+    user, raw = os.geteuid(), one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, other, _ = _CREDENTIALS.unpack(raw)
     if other != user:
         raise ArenaError(f"process {process} is of user {other}, only memory of user {user} is shared")
 
 
 @contextlib.contextmanager
-def _packet(one: socket.socket) -> Any:
+def _packet(one: socket.socket) -> Iterator[tuple[bytes, list[int]]]:
     """The next packet, empty at the end, and the descriptors that came with it, which are closed behind it. Raises
     BlockingIOError if there is none yet, other OSErrors, and ArenaError for one that is too long."""
     packet, fds, flags, _ = socket.recv_fds(one, MAX_PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
@@ -97,7 +98,7 @@ class Handover:
     the other one is gone. Belongs to one thread. It ends for good, and `reason` says why; none of it is an error of the
     store: payloads travel as bytes."""
 
-    def __init__(self, name: bytes, link: LinkId, arena: SharedMemory, *, user: int | None = None) -> None:
+    def __init__(self, name: bytes, link: LinkId, arena: SharedMemory) -> None:
         self.accepted = False
         self.reason = ""
         self.peer_memory: Array | None = None
@@ -106,7 +107,7 @@ class Handover:
         self._socket = _packet_socket()
         try:
             self._socket.connect(address_of(name))
-            _check_user(self._socket, os.geteuid() if user is None else user)
+            _check_user(self._socket)
             socket.send_fds(self._socket, [OFFER.pack(OFFER_VERSION, *link, arena.nbytes)], [arena.fd])
         except (OSError, ValueError, ArenaError) as error:
             self._socket.close()
@@ -167,17 +168,15 @@ class ArenaListener:
     uint8 that were brought, by connection, while the client's end is there. Whoever brings one gets `shared_memory`,
     where there is some.
 
-    The kernel says whose process connects: one of another user than `user` (this process's own unless given) is turned
-    away, and counted in `refused`. Never waits. Belongs to one thread. Raises ArenaError where the system has no such
-    sockets.
+    The kernel says whose process connects: one of another user is turned away, and counted in `refused`. Never waits.
+    Belongs to one thread. Raises ArenaError where the system has no such sockets.
     """
 
-    def __init__(self, *, user: int | None = None) -> None:
+    def __init__(self) -> None:
         self.name = os.urandom(NAME_BYTES)
         self.refused = 0
         self.shared_memory: SharedMemory | None = None
         self.arenas: dict[LinkId, Array] = {}
-        self._user = os.geteuid() if user is None else user
         self._clients: dict[int, _Client] = {}
         self._fails = False
         """Whether the last client could not be accepted, which is logged once."""
@@ -238,7 +237,7 @@ class ArenaListener:
         client = self._clients[one.fileno()] = _Client(one)
         self._epoll.register(one, select.EPOLLIN)
         try:
-            _check_user(one, self._user)
+            _check_user(one)
         except (OSError, ArenaError) as error:
             self._refuse(client, str(error))
         return True

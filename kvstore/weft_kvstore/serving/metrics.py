@@ -10,11 +10,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from socketserver import ThreadingMixIn
+from http.server import ThreadingHTTPServer
 from typing import Any, Final, NamedTuple
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -116,15 +115,11 @@ SILENT_S: Final = 10.0
 """Such a connection is closed that says nothing for so long."""
 
 
-class _Handler(WSGIRequestHandler):
+class _Handler(MetricsHandler):
     timeout = SILENT_S
 
-    def log_message(self, *_: object) -> None:
-        """Nothing is logged."""
 
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(ThreadingHTTPServer):
     request_queue_size = 4 * MOST_AT_ONCE
 
     def __init__(self, *arguments: Any) -> None:
@@ -163,7 +158,7 @@ def metrics_served(host: str, port: int | None, statistics: Callable[[], Mapping
     try:
         (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         kind = type("Server", (_Server,), {"address_family": family})
-        server: WSGIServer = make_server(str(address[0]), port, make_wsgi_app(registry), kind, _Handler)
+        server: ThreadingHTTPServer = kind((address[0], port), _Handler.factory(registry))
     except (OSError, OverflowError) as error:
         raise StoreError(f"cannot serve metrics at {host}:{port}: {error}") from error
     thread = threading.Thread(target=server.serve_forever, name="weft-metrics", daemon=True)

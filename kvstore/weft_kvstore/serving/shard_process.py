@@ -36,7 +36,7 @@ from weft_kvstore.errors import OpenStoppedError, StoreError
 from weft_kvstore.process import tune_process
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import LinkSettings, host_of
 from weft_kvstore.shard.snapshot import Captured, MissedError, saved
 from weft_kvstore.snapshot_files import Snapshot, SnapshotError
 from weft_kvstore.structs import Reader
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 STATISTICS_S: Final = 1.0
 """Between two lines of statistics."""
 
-_WILDCARDS: Final = ("tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:")
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # they are looked for
+"""As ZeroMQ says what it has bound."""
 
 _log = logging.getLogger("weft.shard")
 
@@ -206,12 +207,9 @@ def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotReques
 
 def advertised(bound: str, host: str | None) -> str:
     """The endpoint by which workers reach it."""
-    if host is not None:
-        return f"tcp://{host}:{bound.rpartition(':')[2]}"
-    for wildcard in _WILDCARDS:
-        if bound.startswith(wildcard):
-            return f"tcp://{socket.gethostname()}:{bound.removeprefix(wildcard)}"
-    return bound
+    if host is None and host_of(bound) in _WILDCARDS:
+        host = socket.gethostname()
+    return bound if host is None else f"tcp://{host}:{bound.rpartition(':')[2]}"
 
 
 # --- A shard of a store that is used alone ----------------------------------------------------------------------------

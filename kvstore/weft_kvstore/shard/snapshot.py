@@ -298,7 +298,8 @@ def _restore_table(table: TableState, step: int, reader: SnapshotReader) -> None
     updates = each.pop(UPDATES)
 
     def is_here(ids: Array) -> Array:
-        return layout.ids_on(table.shard, ids)
+        found: Array = layout.shards_of(ids) == table.shard
+        return found
 
     if not updates or any(len(found) != len(updates) for found in each.values()):
         raise SnapshotError(f"{reader.folder} has no table {key!r}, or not all that is known of it")

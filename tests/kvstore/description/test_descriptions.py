@@ -157,7 +157,7 @@ KEY = {"key": "w", "shape": [3]}
             r"keys\[0\].multi_precision: it is for float16 and bfloat16",
         ),
         ({"slots": 0}, "^FILE: slots: expected `int` >= 1, not 0$"),
-        ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: expected tcp://HOST:PORT or ipc://PATH, got '127"),
+        ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: expected tcp://HOST:PORT, .* or ipc://PATH, got '127"),
         ({"shards": ["tcp://a:1", "tcp://a:1"]}, r"shards\[1\]: tcp://a:1 is shard 0 already"),
         ({"rule": "no"}, "rule: .*no.* is none of ada"),
         (
@@ -463,7 +463,7 @@ LARGEST = (1 << 63) - 1
         ({"keys": [{**KEY, "shape": [1 << 62, 4], "rows": True}]}, r"key 'w': shape .* more than 2\^63 - 1 bytes"),
         ({"keys": [{**KEY, "shape": [1] * 65}]}, r"keys\[0\].shape: expected `list` of length <= 64"),
         ({"keys": [{**KEY, "shape": [MAX_SLICES]}], "slice_bytes": 1}, "key 'w': with it there are 67108864 slices"),
-        ({"shards": ["tcp://127.0.0.1:65536"]}, r"shards\[0\]: a port from 0 to 65535, not 65536"),
+        ({"shards": ["tcp://127.0.0.1:65536"]}, r"shards\[0\]: expected .* a port from 0 to 65535 .* got 'tcp"),
         ({"keys": [{**KEY, "key": "\ud800"}]}, "store.json: no JSON: "),
         ({"job": "\ud800"}, "store.json: no JSON: "),
         ({"keys": [{**KEY, "initializer": 1e39}]}, r"key 'w': initializer: value: 1e\+39 is no float32"),

@@ -221,14 +221,15 @@ def test_a_connection_brings_one_arena() -> None:
     arena.close()
 
 
-def test_a_process_of_another_user_is_turned_away_by_either_side() -> None:
+def test_a_process_of_another_user_is_turned_away_by_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
     arena, other = memory_of(), os.geteuid() + 1
-    with ArenaListener(user=other) as listener:
+    with ArenaListener() as listener:
         given = Handover(listener.name, LINK, arena)
+        monkeypatch.setattr(os, "geteuid", lambda: other)
         assert answered(listener, given) == [False]
         assert given.reason == f"process {os.getpid()} is of user {other - 1}, only memory of user {other} is shared"
-    with ArenaListener() as listener, pytest.raises(ArenaError, match=f"only memory of user {other} is shared"):
-        Handover(listener.name, LINK, arena, user=other)
+        with pytest.raises(ArenaError, match=f"only memory of user {other} is shared"):
+            Handover(listener.name, LINK, arena)
     arena.close()
 
 
