@@ -206,11 +206,8 @@ class GradientEncoders:
 
     def follow(self, outcome: StepOutcome) -> None:
         """What the slots agreed on of a step: the next one's scale follows from it."""
-        if self._scaling is None:
-            return
-        if outcome.loss_scale != self.scale:  # A slot that was taken over begins in the middle.
-            self._scale = LossScale(outcome.loss_scale)
-        self._scale = self._scale.after(finite=outcome.finite, scaling=self._scaling)
+        if self._scaling is not None and outcome.step >= self._steps_ended:  # It may be ended once more.
+            self._scale = outcome.scale.after(finite=outcome.finite, scaling=self._scaling)
 
     def begin(self, keys: KeySet, step: int) -> list[KeyEncoder | None]:
         """The encoder of each key for a push of a step; None where the key keeps no residual. Raises StoreRefusedError

@@ -251,15 +251,16 @@ def test_the_scale_follows_what_the_slots_agreed_on() -> None:
     commit = CommitDescription(loss_scaling=LossScaling(initial=8.0, growth_interval=2))
     encoders = encoders_of(msgspec.structs.replace(STORE, commit=commit))
     assert encoders.scale == 8
-    scales = []
+    scales, good = [], [0, 1, 0, 0, 1]
     for step, finite in enumerate([True, True, False, True, True]):
-        encoders.follow(StepOutcome(step, 1.0, finite, encoders.scale))
+        encoders.follow(StepOutcome(step, 1.0, finite, encoders.scale, good[step]))
         scales.append(encoders.scale)
     assert scales == [8, 16, 8, 8, 16]
-    encoders.follow(StepOutcome(9, 1.0, finite=True, loss_scale=64.0))
-    assert encoders.scale == 64, "a slot that is taken over begins where the others are"
-    encoders.follow(StepOutcome(10, 1.0, finite=True, loss_scale=64.0))
-    assert encoders.scale == 128
+    encoders.follow(StepOutcome(9, 1.0, finite=True, loss_scale=64.0, good=1))
+    assert encoders.scale == 128, "a slot that is taken over begins where the others are"
+    encoders.step_ended(9)
+    encoders.follow(StepOutcome(8, 1.0, finite=True, loss_scale=64.0))
+    assert encoders.scale == 128, "a step that is ended once more"
 
 
 def test_without_loss_scaling_nothing_is_divided() -> None:

@@ -168,14 +168,15 @@ def test_barriers_go_on_where_the_process_before_met_the_others(kind: str) -> No
 
 
 @pytest.mark.parametrize("dies_at", [None, 3])
-@pytest.mark.parametrize("compression", [{}, {"compression": {"gradients": {"kind": "2bit", "threshold": 1.0}}}])
+@pytest.mark.parametrize("growth_interval", [1, 3])
+@pytest.mark.parametrize("compression", [None, {"gradients": {"kind": "bf16"}, "least_bytes": 0}])
 def test_a_process_that_goes_on_where_losses_are_scaled_learns_the_scale_first(
-    kind: str, compression: dict[str, Any], dies_at: int | None
+    kind: str, compression: dict[str, Any] | None, growth_interval: int, dies_at: int | None
 ) -> None:
-    """The scale doubles with each step, so that a gradient of another one's is another number."""
-    commit = {"loss_scaling": {"initial": 4.0, "growth_interval": 1}}
-    keys = {"w": Key(shape=(3,), initializer=0.0, **compression)}
-    description = describe(keys, slots=2, rule="sgd", lr=1.0, commit=commit)
+    """The scale doubles, so that a gradient of another one's is another number."""
+    commit = {"loss_scaling": {"initial": 4.0, "growth_interval": growth_interval}}
+    keys = {"w": Key(shape=(3,), initializer=0.0)}
+    description = describe(keys, slots=2, rule="sgd", lr=1.0, commit=commit, compression=compression)
     scaling = description.commit and description.commit.loss_scaling
     assert scaling is not None
     with joining(kind, description) as join:
