@@ -1,21 +1,28 @@
-"""The connections that a shard's socket has: those that are no client's are closed in time."""
+"""The socket of a shard, and the connections that it has: those that are no client's are closed in time."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import resource
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from weft_kvstore.process import EVENTS, MOVES_BYTES, READABLE, opened_again, received_bytes
-from weft_kvstore.settings import MAX_FRAME_BYTES
-from weft_kvstore.wire.codec import MAX_HEADER_BYTES
+from weft_kvstore.arrays import Buffer
+from weft_kvstore.encryption import CurveAuthenticator
+from weft_kvstore.errors import StoreError
+from weft_kvstore.process import EVENTS, MORE, MOVES_BYTES, NOW, READABLE, opened_again, received_bytes, zeromq_context
+from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES, endpoints_of
+from weft_kvstore.wire.codec import MAX_HEADER_BYTES, MAX_PARTS
+
+# --- The connections: which are clients', and which are closed --------------------------------------------------------
+
 
 MAX_UNKNOWN: Final = 256
 """Connections that may be open at a time and are no client's: fewer where the process may open few files. A client says
@@ -46,8 +53,8 @@ class Connections:
         self._identities: dict[int, bytes] = {}
         """What the router calls each that is a client's, or was one."""
         self._came: dict[int, tuple[int, int, int]] = {}
-        """On each of these: the number of the last message when `moving` was called last, the bytes that had come when
-        that was new, and those that had come by now."""
+        """What `moving` saw last of each of these: the number of the last whole message, how many bytes had come on the
+        connection when that number was seen first, and how many in the last call."""
         self.ended: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection that was a client's, once it is no more."""
         self._closed = 0
@@ -90,8 +97,9 @@ class Connections:
             self._close(fd)
 
     def moving(self, numbers: Mapping[bytes, int]) -> list[bytes]:
-        """The clients, by identity, of which a long message comes; `numbers` are those of the last one that has come of
-        each. One that has no end is cut off. To be called every second or so."""
+        """The identities of the clients whose next message is long and still arriving. `numbers` has the number of the
+        last message that has come from each. A message without an end ends its connection. To be called every second
+        or so."""
         moving: list[bytes] = []
         endless: list[int] = []
         before, self._came = self._came, {}
@@ -143,3 +151,131 @@ class Connections:
             end = f":{name[1]}" if isinstance(name, tuple) else f"//{name}"
             if self._router.getsockopt_string(zmq.LAST_ENDPOINT).endswith(end):
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+# --- The socket: a ROUTER that clients connect to ---------------------------------------------------------------------
+
+
+QUEUED_MESSAGES: Final = 1000
+"""Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
+
+SHORT_BYTES: Final = 1 << 15
+"""A shorter part of a message that comes is copied sooner than it is kept where it lies."""
+
+DROPPED_PARTS: Final = 1 << 12
+"""Parts of a message that has too many which are read at once: some ms."""
+
+HANDSHAKE_MS: Final = 5000
+"""A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
+
+KEEPALIVE_S: Final = 60
+"""Seconds without a word after which the kernel asks whether a client's machine is still there."""
+
+_NO_BIND: Final[Mapping[int | None, str]] = {
+    errno.ENODEV: "the host is no address of this machine; 0.0.0.0 stands for all that it has",
+    errno.EADDRNOTAVAIL: "the host is no address of this machine; 0.0.0.0 stands for all that it has",
+    errno.EADDRINUSE: "another process listens there; take another port, or port 0 for any free one",
+}
+"""Why a socket cannot be bound, and what to do."""
+
+_GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
+"""The connection is gone, or the peer does not read. It may come again by a Hello."""
+
+
+class Router:
+    """Bound to `bind` when made, of a range of ports to the first free one; `endpoint` is where. Used by one thread at
+    a time, and polled as `socket`.
+    `authenticator`: which clients are accepted, if links are encrypted. Raises StoreError where it cannot be bound."""
+
+    def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
+        self._context = zeromq_context()
+        self.socket = self._context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = QUEUED_MESSAGES
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.handshake_ivl = HANDSHAKE_MS
+        self.socket.tcp_keepalive = 1  # A client whose machine is gone does not keep its connection for ever.
+        self.socket.tcp_keepalive_idle = KEEPALIVE_S
+        self.socket.ipv6 = "[" in bind
+        self._authenticator = authenticator
+        self.connections = Connections(self.socket)
+        try:
+            if authenticator is not None:
+                authenticator.apply_to(self._context, self.socket)
+            self._bind(bind)
+        except (zmq.ZMQError, RuntimeError, ValueError) as error:  # RuntimeError: no thread starts.
+            self.close()
+            number = error.errno if isinstance(error, zmq.ZMQError) else None
+            raise StoreError(f"cannot bind {bind}: {_NO_BIND.get(number) or error}") from error
+        self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.bytes_sent = 0
+        self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
+        """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
+        self._last: zmq.Frame
+        self.is_dropping = False
+        """Whether a message has more parts than any may have, of which some are still to be read."""
+
+    def _bind(self, bind: str) -> None:
+        *endpoints, last = endpoints_of(bind)
+        for endpoint in endpoints:
+            try:
+                self.socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise
+            else:
+                return
+        self.socket.bind(last)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a message has come."""
+        return bool(self.socket.get(EVENTS) & READABLE)  # type: ignore[operator]  # a poll makes a poller each time
+
+    def receive(self) -> tuple[bytes, Sequence[Buffer]]:
+        """A message that has come: the identity of its connection, and its parts, which nobody else has. Short ones
+        are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned. Of one
+        that has more parts than any may have only the first of them; `drop` reads the others."""
+        identity = self.socket.recv(NOW)
+        self._last = frame = self.socket.recv(NOW, copy=False)
+        parts: list[Buffer] = [frame.bytes]
+        while frame.more and len(parts) <= MAX_PARTS:  # With one too many it is refused.
+            frame = self.socket.recv(NOW, copy=False)
+            parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
+        self.is_dropping = frame.more
+        return identity, parts
+
+    def drop(self) -> None:
+        """Reads some of the rest of a message, which ZeroMQ has before all others."""
+        for _ in range(DROPPED_PARTS):
+            if not self.socket.recv(NOW, copy=False).more:
+                self.is_dropping = False
+                return
+
+    def welcome(self, identity: bytes) -> None:
+        """The message received last came from a client, whose connection stays. Others are closed in time."""
+        self.connections.welcome(identity, self._last.get(zmq.SRCFD))
+
+    def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
+        """Sends a message; False where its connection is gone, or does not read. Never waits."""
+        last = len(parts) - 1
+        try:
+            self._send(identity, MORE)
+            for number, part in enumerate(parts):
+                size = len(part)
+                self._send(part, NOW if number == last else MORE, size < COPIED_BYTES)
+                self.bytes_sent += size
+        except zmq.ZMQError as error:
+            if error.errno not in _GONE:
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes it; what was not sent is dropped. Idempotent."""
+        self.connections.close()
+        self.socket.close(0)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()

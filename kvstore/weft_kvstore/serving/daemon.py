@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import ByteSize, Field, field_validator, model_validator
+from pydantic import ByteSize, DirectoryPath, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.agent.children import Forkserver
@@ -55,7 +55,7 @@ class ShardSettings(BaseSettings):
     alone."""
     curve_clients: Path | None = None
     """A directory with the public keys of the clients that are accepted; whoever knows this shard's where left out."""
-    table_directory: Path | None = None
+    table_directory: DirectoryPath | None = None  # It is not made: what is meant may be a disk that is not mounted.
     """Where the rows of tables are kept that do not fit into `table_memory`; all rows are in memory where left out."""
     table_memory: Annotated[ByteSize, Field(ge=LEAST_MEMORY_BYTES)] | None = None
     """How much memory the rows of one table may take, as 4GiB; more of them are kept in `table_directory`."""
@@ -78,14 +78,6 @@ class ShardSettings(BaseSettings):
     def _has_a_port(cls, bind: str | None) -> str | None:
         endpoints_of(bind or "")
         return bind
-
-    @field_validator("table_directory")
-    @classmethod
-    def _is_there(cls, directory: Path | None) -> Path | None:
-        # It is not made: what is meant may be a disk that is not mounted.
-        if directory is not None and not directory.is_dir():
-            raise ValueError(f"{directory} is not there; make the directory first")
-        return directory
 
     @model_validator(mode="after")
     def _one_source(self) -> ShardSettings:
@@ -129,7 +121,7 @@ class ShardDaemon:
         self._latest: dict[Lease, dict[str, float]] = {}
         """The newest statistics of each child that lives."""
         self._ended: dict[str, float] = {}
-        """What those counted that have ended."""
+        """What children that have ended had counted."""
         forkserver = Forkserver(CHILD)
         forkserver.start()
         most = settings.job_memory or memory_bytes()

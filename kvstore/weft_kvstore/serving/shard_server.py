@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, Literal, TypeVar, get_args
 
@@ -19,152 +18,22 @@ import zmq
 from weft.agent.trace import TraceRecorder
 from weft.api.store import gradient_key
 from weft.api.trace import SpanKind
-from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.encryption import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.process import EVENTS, MORE, NOW, READABLE, Wakeup, resident_bytes, zeromq_context
+from weft_kvstore.process import Wakeup, resident_bytes
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, shard_memory
-from weft_kvstore.serving.connections import Connections
-from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
+from weft_kvstore.serving.connections import Router
+from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
-from weft_kvstore.wire.codec import MAX_HEADER_BYTES, MAX_PARTS
 from weft_kvstore.wire.messages import Pong
-
-# --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
-
-
-QUEUED_MESSAGES: Final = 1000
-"""Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
-
-SHORT_BYTES: Final = 1 << 15
-"""A shorter part of a message that comes is copied sooner than it is kept where it lies."""
-
-DROPPED_PARTS: Final = 1 << 12
-"""Parts of a message that has too many which are read at once: some ms."""
-
-HANDSHAKE_MS: Final = 5000
-"""A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
-
-KEEPALIVE_S: Final = 60
-"""Seconds without a word after which the kernel asks whether a client's machine is still there."""
-
-_NO_BIND: Final[Mapping[int | None, str]] = {
-    errno.ENODEV: "the host is no address of this machine; 0.0.0.0 stands for all that it has",
-    errno.EADDRNOTAVAIL: "the host is no address of this machine; 0.0.0.0 stands for all that it has",
-    errno.EADDRINUSE: "another process listens there; take another port, or port 0 for any free one",
-}
-"""Why a socket cannot be bound, and what to do."""
-
-_GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
-"""The connection is gone, or the peer does not read. It may come again by a Hello."""
-
-
-class Router:
-    """Bound to `bind` when made, of a range of ports to the first free one; `endpoint` is where. Used by one thread at
-    a time, and polled as `socket`.
-    `authenticator`: which clients are accepted, if links are encrypted. Raises StoreError where it cannot be bound."""
-
-    def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
-        self._context = zeromq_context()
-        self.socket = self._context.socket(zmq.ROUTER)
-        self.socket.linger = 0
-        self.socket.sndhwm = self.socket.rcvhwm = QUEUED_MESSAGES
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.socket.handshake_ivl = HANDSHAKE_MS
-        self.socket.tcp_keepalive = 1  # A client whose machine is gone does not keep its connection for ever.
-        self.socket.tcp_keepalive_idle = KEEPALIVE_S
-        self.socket.ipv6 = "[" in bind
-        self._authenticator = authenticator
-        self.connections = Connections(self.socket)
-        try:
-            if authenticator is not None:
-                authenticator.apply_to(self._context, self.socket)
-            self._bind(bind)
-        except (zmq.ZMQError, RuntimeError, ValueError) as error:  # RuntimeError: no thread starts.
-            self.close()
-            number = error.errno if isinstance(error, zmq.ZMQError) else None
-            raise StoreError(f"cannot bind {bind}: {_NO_BIND.get(number) or error}") from error
-        self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.bytes_sent = 0
-        self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
-        """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
-        self._last: zmq.Frame
-        self.is_dropping = False
-        """Whether a message has more parts than any may have, of which some are still to be read."""
-
-    def _bind(self, bind: str) -> None:
-        *endpoints, last = endpoints_of(bind)
-        for endpoint in endpoints:
-            try:
-                self.socket.bind(endpoint)
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EADDRINUSE:
-                    raise
-            else:
-                return
-        self.socket.bind(last)
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether a message has come."""
-        return bool(self.socket.get(EVENTS) & READABLE)  # type: ignore[operator]  # a poll makes a poller each time
-
-    def receive(self) -> tuple[bytes, Sequence[Buffer]]:
-        """A message that has come: the identity of its connection, and its parts, which nobody else has. Short ones
-        are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned. Of one
-        that has more parts than any may have only the first of them; `drop` reads the others."""
-        identity = self.socket.recv(NOW)
-        self._last = frame = self.socket.recv(NOW, copy=False)
-        parts: list[Buffer] = [frame.bytes]
-        while frame.more and len(parts) <= MAX_PARTS:  # With one too many it is refused.
-            frame = self.socket.recv(NOW, copy=False)
-            parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
-        self.is_dropping = frame.more
-        return identity, parts
-
-    def drop(self) -> None:
-        """Reads some of the rest of a message, which ZeroMQ has before all others."""
-        for _ in range(DROPPED_PARTS):
-            if not self.socket.recv(NOW, copy=False).more:
-                self.is_dropping = False
-                return
-
-    def welcome(self, identity: bytes) -> None:
-        """The message received last came from a client, whose connection stays. Others are closed in time."""
-        self.connections.welcome(identity, self._last.get(zmq.SRCFD))
-
-    def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
-        """Sends a message; False where its connection is gone, or does not read. Never waits."""
-        last = len(parts) - 1
-        try:
-            self._send(identity, MORE)
-            for number, part in enumerate(parts):
-                size = len(part)
-                self._send(part, NOW if number == last else MORE, size < COPIED_BYTES)
-                self.bytes_sent += size
-        except zmq.ZMQError as error:
-            if error.errno not in _GONE:
-                raise
-            return False
-        return True
-
-    def close(self) -> None:
-        """Closes it; what was not sent is dropped. Idempotent."""
-        self.connections.close()
-        self.socket.close(0)
-        if self._authenticator is not None:
-            self._authenticator.stop()
-        self._context.term()
-
 
 # --- Whom a job's steps wait for: from when a step's gradients came, slot by slot -------------------------------------
 # Only where a step applies once all slots are in. A slot is in when it has sent the last of a step; of each step the

@@ -18,8 +18,8 @@ import zmq
 from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, store_of
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_S, Connections
-from weft_kvstore.serving.shard_server import Router, ShardServer
+from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_S, Connections, Router
+from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import MAX_PARTS
 
