@@ -18,17 +18,18 @@ from weft_kvstore.same_host.memory import ArenaError, SharedMemory, map_shared
 # --- What they say: one packet each way. See `docs/same-host.md` ------------------------------------------------------
 
 
-OFFER_VERSION: Final = 4
+OFFER_VERSION: Final = 5
 NAME_BYTES: Final = 16
 MAX_PACKET_BYTES: Final = 4096
 
-OFFER: Final = struct.Struct("<B16sQQ")
-"""Of the client: the version, `process` and `session` of its Hello, and the bytes of its arena, whose descriptor comes
-with the packet."""
+OFFER: Final = struct.Struct("<B16sQ")
+"""Of the client: the version, and `process` and `session` of its Hello. The arena's descriptor comes with it."""
 
-ANSWER: Final = struct.Struct("<Q")
-"""Of the shard: the bytes of its own memory, whose descriptor comes with the packet, or 0 where it shares none. If it
-has not mapped the arena, the reason follows."""
+MAPPED: Final = b"\1"
+"""Of the shard: it has mapped the arena. The descriptor of its own memory comes with the packet, if it shares any."""
+
+REFUSED: Final = b"\0"
+"""Of the shard: it has not, and the reason follows."""
 
 MOST_WAITING: Final = 4096
 """Clients that may wait for the listener, as far as the system lets them: all slots of a host may connect at once, and
@@ -108,7 +109,7 @@ class Handover:
         try:
             self._socket.connect(address_of(name))
             _check_user(self._socket)
-            socket.send_fds(self._socket, [OFFER.pack(OFFER_VERSION, *link, arena.nbytes)], [arena.fd])
+            socket.send_fds(self._socket, [OFFER.pack(OFFER_VERSION, *link)], [arena.fd])
         except (OSError, ValueError, ArenaError) as error:
             self._socket.close()
             raise ArenaError(f"no way to the shard's listener on this host: {error}") from error
@@ -126,15 +127,12 @@ class Handover:
                 if not packet or self.accepted:
                     self.close(self.reason or "the shard closed the connection")
                     return
-                if len(packet) < ANSWER.size:
-                    raise ArenaError(f"an answer of {len(packet)} bytes, which has at least {ANSWER.size}")
-                (nbytes,), reason = ANSWER.unpack_from(packet), packet[ANSWER.size :]
-                if reason:
-                    self.close(reason.decode(errors="replace"))
+                if packet.startswith(REFUSED):
+                    self.close(packet.removeprefix(REFUSED).decode(errors="replace"))
                     return
-                if len(fds) != (nbytes > 0):
-                    raise ArenaError(f"{len(fds)} descriptors came with an answer of {nbytes} bytes")
-                self.peer_memory = map_shared(fds[0], nbytes) if fds else None
+                if packet != MAPPED or len(fds) > 1:
+                    raise ArenaError(f"an answer of {len(packet)} bytes and {len(fds)} descriptors that means nothing")
+                self.peer_memory = map_shared(fds[0]) if fds else None
                 self.accepted = True
         except BlockingIOError:
             pass
@@ -259,20 +257,20 @@ class ArenaListener:
             raise ArenaError(f"Offer.version: {packet[0]}, this shard knows {OFFER_VERSION}")
         if len(packet) != OFFER.size:
             raise ArenaError(f"an offer of {len(packet)} bytes, which has {OFFER.size}")
-        _, process, session, nbytes = OFFER.unpack(packet)
+        _, process, session = OFFER.unpack(packet)
         if (process, session) in self.arenas:
             raise ArenaError("Offer.session: its arena has come already")
         if len(fds) != 1:
             raise ArenaError(f"{len(fds)} descriptors came with the offer, there must be one")
-        memory, own = map_shared(fds[0], nbytes), self.shared_memory
-        socket.send_fds(client.socket, [ANSWER.pack(own.nbytes if own else 0)], [own.fd] if own else [])
+        memory, own = map_shared(fds[0]), self.shared_memory
+        socket.send_fds(client.socket, [MAPPED], [own.fd] if own else [])
         client.link = process, session
         self.arenas[client.link] = memory
 
     def _refuse(self, client: _Client, reason: str) -> None:
         self.refused += 1
         with contextlib.suppress(OSError):
-            client.socket.send((ANSWER.pack(0) + reason.encode())[:MAX_PACKET_BYTES])
+            client.socket.send((REFUSED + reason.encode())[:MAX_PACKET_BYTES])
         self._drop(client)
 
     def _drop(self, client: _Client) -> None:

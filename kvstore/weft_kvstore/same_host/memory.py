@@ -61,16 +61,14 @@ def _device() -> int:
         os.close(fd)
 
 
-def map_shared(fd: int, nbytes: int) -> Array:
-    """Another process's memory of exactly `nbytes` bytes (nbytes) uint8, to be read. It stays mapped until the last
-    array over it is gone; the descriptor may be closed at once.
+def map_shared(fd: int) -> Array:
+    """Another process's memory (bytes) uint8, to be read. It stays mapped until the last array over it is gone; the
+    descriptor may be closed at once.
 
     The other process may write it at any time. What is checked before use (ids, lengths) must be copied first, and the
     copy checked. Raises ArenaError for what is not sealed, or no plain memory. The seal is asked first: a file of a
     foreign file system has none, and nothing else of it is touched, since an answer could take for ever.
     """
-    if nbytes <= 0 or nbytes % mmap.PAGESIZE:
-        raise ArenaError(f"an arena of {nbytes} bytes, which are not whole pages of {mmap.PAGESIZE}")
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError as error:
@@ -80,9 +78,9 @@ def map_shared(fd: int, nbytes: int) -> Array:
     state = os.fstat(fd)
     if not stat.S_ISREG(state.st_mode) or state.st_dev != _device():
         raise ArenaError("the arena is not plain memory of this kernel")
-    if state.st_size != nbytes:
-        raise ArenaError(f"the arena has {state.st_size} bytes, {nbytes} were offered")
-    return _mapped(fd, nbytes, mmap.PROT_READ)
+    if not state.st_size or state.st_size % mmap.PAGESIZE:
+        raise ArenaError(f"the arena has {state.st_size} bytes, which are not whole pages of {mmap.PAGESIZE}")
+    return _mapped(fd, state.st_size, mmap.PROT_READ)
 
 
 def _mapped(fd: int, nbytes: int, protection: int) -> Array:

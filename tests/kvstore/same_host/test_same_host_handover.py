@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from same_host_children import Child, arena_maps, arenas_anywhere, open_files, wait_until
 from weft_kvstore.same_host.handover import (
-    ANSWER,
+    MAPPED,
     MAX_PACKET_BYTES,
     OFFER,
     OFFER_VERSION,
+    REFUSED,
     ArenaListener,
     Handover,
     LinkId,
@@ -261,18 +262,17 @@ def raw(listener: ArenaListener, packet: bytes, *fds: int) -> str:
         listener.receive()
         one.settimeout(10)
         answer = one.recv(4096)
-        assert answer[: ANSWER.size] == ANSWER_BYTES
+        assert answer.startswith(REFUSED)
         assert one.recv(4096) == b"", "the connection ends"
-        return answer[ANSWER.size :].decode()
+        return answer[1:].decode()
 
 
-OFFER_BYTES = bytes.fromhex("04 000102030405060708090a0b0c0d0e0f 0100000000000000 0020000000000000")
-ANSWER_BYTES = bytes.fromhex("0000000000000000")
+OFFER_BYTES = bytes.fromhex("05 000102030405060708090a0b0c0d0e0f 0100000000000000")
 
 
 def test_the_bytes_are_as_they_were() -> None:
-    assert OFFER.pack(OFFER_VERSION, *LINK, 2 * PAGE) == OFFER_BYTES
-    assert ANSWER.pack(0) == ANSWER_BYTES
+    assert OFFER.pack(OFFER_VERSION, *LINK) == OFFER_BYTES
+    assert (MAPPED, REFUSED) == (b"\1", b"\0")
 
 
 def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
@@ -291,13 +291,10 @@ def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
             (OFFER_BYTES, (loose,), "not sealed against shrinking"),
             (OFFER_BYTES, (file,), "not memory that can be sealed"),
             (OFFER_BYTES, (read,), "not memory that can be sealed"),
-            (OFFER.pack(OFFER_VERSION, *LINK, PAGE), (fd,), "the arena has 8192 bytes, 4096 were offered"),
-            (OFFER.pack(OFFER_VERSION, *LINK, 2**64 - PAGE), (fd,), "the arena has 8192 bytes, 18446744073709547520"),
-            (OFFER.pack(OFFER_VERSION, *LINK, 0), (fd,), "an arena of 0 bytes, which are not whole pages"),
-            (OFFER.pack(3, *LINK, 2 * PAGE), (fd,), "Offer.version: 3, this shard knows 4"),
-            (ANSWER_BYTES, (fd,), "Offer.version: 0"),
-            (OFFER_BYTES[:-1], (fd,), "an offer of 32 bytes, which has 33"),
-            (OFFER_BYTES + b"\0", (fd,), "an offer of 34 bytes"),
+            (OFFER.pack(3, *LINK), (fd,), "Offer.version: 3, this shard knows 5"),
+            (REFUSED, (fd,), "Offer.version: 0"),
+            (OFFER_BYTES[:-1], (fd,), "an offer of 24 bytes, which has 25"),
+            (OFFER_BYTES + b"\0", (fd,), "an offer of 26 bytes"),
             (b"\xff" * 5000, (fd,), "a packet of over 4096 bytes"),
         ]
         for packet, fds, reason in cases:
@@ -416,13 +413,13 @@ def test_a_system_without_such_sockets_has_no_listener(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("packets", "fds", "accepted", "reason"),
     [
-        ((b"\xc1",), 0, False, "an answer of 1 bytes, which has at least 8"),
+        ((b"\xc1",), 0, False, "an answer of 1 bytes and 0 descriptors that means nothing"),
+        ((MAPPED + b"more",), 1, False, "an answer of 5 bytes and 1 descriptors that means nothing"),
+        ((MAPPED,), 2, False, "an answer of 1 bytes and 2 descriptors that means nothing"),
         ((b"x" * 5000,), 0, False, "over 4096 bytes"),
         ((), 0, None, "the shard closed the connection"),
-        ((ANSWER_BYTES, b"more"), 0, None, "the shard closed the connection"),
-        ((ANSWER_BYTES,), 1, False, "1 descriptors came with an answer of 0 bytes"),
-        ((ANSWER.pack(PAGE),), 0, False, "0 descriptors came with an answer of 4096 bytes"),
-        ((ANSWER.pack(PAGE),), 1, False, "has 8192 bytes, 4096 were offered"),
+        ((MAPPED, b"more"), 0, None, "the shard closed the connection"),
+        ((REFUSED + b"not today",), 1, None, "not today"),
     ],
 )
 def test_a_shard_that_answers_nonsense_is_not_believed(

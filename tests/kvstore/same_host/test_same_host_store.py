@@ -139,10 +139,10 @@ def test_a_client_that_cannot_map_what_is_lent_has_its_payloads_as_bytes(monkeyp
     map_shared = shared_memory.map_shared
     theirs: list[int] = []
 
-    def mapped(fd: int, nbytes: int) -> np.ndarray:
-        if nbytes in theirs:
+    def mapped(fd: int) -> np.ndarray:
+        if os.fstat(fd).st_size in theirs:
             raise ArenaError("no address space")
-        return map_shared(fd, nbytes)
+        return map_shared(fd)
 
     shard_memory = shard_server.shard_memory
 
@@ -169,10 +169,10 @@ def test_what_one_shard_answers_that_cannot_be_used_is_logged_and_concerns_that_
 ) -> None:
     map_shared, fails = shared_memory.map_shared, iter([True])
 
-    def mapped(fd: int, nbytes: int) -> np.ndarray:
+    def mapped(fd: int) -> np.ndarray:
         if threading.current_thread().name != "weft-shard" and next(fails, False):
             raise ArenaError("no address space")
-        return map_shared(fd, nbytes)
+        return map_shared(fd)
 
     monkeypatch.setattr(handover, "map_shared", mapped)
     with served(keys_of(1)) as (description, _), clients_of(description, LINK) as (client,):
