@@ -55,20 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             sys.stdout.writelines(f"{line}\n" for line in shown_holdings(Path(given["description"])))
         else:
-            _serve(ShardSettings(**given))
+            settings = ShardSettings(**given)
+            if settings.description is None:
+                serve(settings)
+            else:
+                from weft_kvstore.serving.shard_process import serve_alone  # A daemon's children serve, not itself.
+
+                serve_alone(settings)
     except ValidationError as error:
         parser.error("; ".join(setting_sentences(error, given, "WEFT_SHARD_")))
     except (ForkError, StoreError, ValueError, OSError, MemoryError) as error:
         sys.exit(f"error: {str(error) or 'there is no memory for it'}")  # MemoryError may say nothing.
-
-
-def _serve(settings: ShardSettings) -> None:
-    if settings.description is None:
-        serve(settings)
-        return
-    from weft_kvstore.serving.shard_process import serve_alone  # A daemon's children serve, and it does without.
-
-    serve_alone(settings)
 
 
 def _make_keys(name: Path) -> None:

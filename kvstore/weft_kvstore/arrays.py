@@ -94,13 +94,9 @@ class Ranges:
 
 def ranges_where(wanted: Array, offset: int = 0) -> list[Range]:
     """The ranges of places (n) bool that are true, numbered from `offset`."""
-    count = len(wanted)
-    if count <= 1:  # As small keys are: the common case costs no work on arrays.
-        return [(offset, offset + 1)] if count and wanted[0] else []
-    if wanted[0] and wanted.all():
-        return [(offset, offset + count)]
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]))) + offset
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    if len(wanted) <= 1:  # As small keys are: the common case costs no work on arrays.
+        return [(offset, offset + 1)] if len(wanted) and wanted[0] else []
+    return [(first, stop) for first, stop, is_wanted in ranges_alike(wanted.view(np.int8), offset) if is_wanted]
 
 
 Alike: TypeAlias = tuple[int, int, int]

@@ -16,8 +16,8 @@ from weft_kvstore.description.records import KeyDescription, StoreDescription
 
 
 class HyperScope:
-    """The keys that have a hyper-parameter `name` from one key's changes, or where `key` is None from the job's, and
-    the numbers that it may have. To make one takes a look at every key."""
+    """The keys that a change of the hyper-parameter `name` is for, and the numbers that it may give: a change of one
+    `key`, or of all keys that have the job's number where that is None. Making one looks at every key."""
 
     __slots__ = ("_keys", "_most", "_name", "_rule", "_slots", "_tightest", "names")
 
@@ -178,10 +178,8 @@ class KeyHyper:
         shared: Collection[str] = (),
         key: str = "",
     ) -> None:
-        """It has the numbers `shared` as they are `changed` for all, and what is changed for its `key`, if it has one.
-
-        Raises GraphFormatError for a schedule that there is not.
-        """
+        """From `changed` come the changes for all keys, of the numbers `shared`, and those for `key` alone, if it is
+        named. Raises GraphFormatError for a schedule that there is not."""
         self._changed = changed
         self._shared = frozenset(shared)
         self._key = key

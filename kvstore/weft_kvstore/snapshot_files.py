@@ -63,11 +63,13 @@ class TensorFileError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What a document says of a tensor: name, dtype as NumPy names it, shape."""
+    """What a document says of a tensor: name, dtype as NumPy names it, shape. `start`: where its bytes begin in the
+    file that it was found in."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    start: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -108,7 +110,6 @@ class TensorFile:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         size = file.seek(0, os.SEEK_END)
-        self._starts: dict[str, int] = {}
         self.tensors: dict[str, Tensor] = {}
         file.seek(0)
         length = int.from_bytes(file.read(8), "little")
@@ -126,7 +127,7 @@ class TensorFile:
         tensor = self.tensors[name]
         shape = tensor.shape if stop is None else (stop - start, *tensor.shape[1:])
         array: Array = np.empty(shape, np.dtype(tensor.dtype))
-        self._file.seek(self._starts[name] + start * math.prod(tensor.shape[1:]) * array.itemsize)
+        self._file.seek(tensor.start + start * math.prod(tensor.shape[1:]) * array.itemsize)
         wanted = bytes_of(array)
         count = self._file.readinto(wanted) if wanted.nbytes else 0  # type: ignore[attr-defined]  # BinaryIO lacks it
         if count != wanted.nbytes:
@@ -138,13 +139,12 @@ class TensorFile:
         start, stop = entry.data_offsets
         if kind is None:
             raise TensorFileError(f"tensor {name!r}: {entry.dtype} is none of {', '.join(DTYPES.values())}")
-        tensor = Tensor(name, kind, entry.shape)
+        tensor = Tensor(name, kind, entry.shape, base + start)
         if start < 0 or stop - start != tensor.nbytes or base + stop > size:
             raise TensorFileError(
                 f"tensor {name!r} is {tensor}, {tensor.nbytes} bytes; they are at {start} to {stop} of {size - base}"
             )
         self.tensors[name] = tensor
-        self._starts[name] = base + start
 
 
 # --- The files of a snapshot ------------------------------------------------------------------------------------------

@@ -37,10 +37,10 @@ from weft_kvstore.settings import MAX_ROW_BYTES
 from weft_kvstore.structs import documents
 
 RULES_KEPT: Final = 64
-"""Of the process's stores: a store has one, and a few for tables."""
+"""Compiled rules that the process keeps: a store has one, and a few more for tables."""
 
 MAX_SLICES: Final = 1 << 24
-"""Of all keys: every process deals each of them to a shard. 2 TiB, of the slices that are cut by default."""
+"""Of all keys together, since every process assigns each slice to a shard: 2 TiB, with slices of the default size."""
 
 MAX_BYTES: Final = (1 << 63) - 1
 """What an array of NumPy has at most."""

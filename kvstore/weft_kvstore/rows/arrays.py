@@ -26,8 +26,8 @@ WINDOW_BYTES: Final = 1 << 16
 
 class RowArrays:
     """The values of rows, under the name None, and the rule's state by its names: arrays of as many rows, zeros until
-    they are written. `names` are those of all. `at_once`: how many rows one call may use where the arrays are in a
-    file, so that they take no more memory than their place allows; None where they are in memory.
+    they are written. `names` has the name of each array. `at_once`: how many rows one call may use where the arrays are
+    in a file, so that they take no more memory than their place allows; None where they are in memory.
     """
 
     __slots__ = ("_arrays", "_start", "_used", "at_once", "names", "written")
@@ -216,10 +216,10 @@ class RowHistory:
         return {LOG: np.concatenate([[self._begin], log]), NUMBERS: numbers}
 
     def begin_with(self, marks: Sequence[Mapping[str, Array]]) -> None:
-        """Goes on where others were that had parts of the same rows: before any is here.
+        """Continues from the marks of shards that had parts of the same rows; to be called before any row is here.
 
-        The log of the one that knew most has all updates. Where all rows were here nothing begins any more, so the
-        least that was told is right of the others.
+        The longest of their logs has all updates that a row may lack. A shard on which all rows exist creates none any
+        more, and what it says of rows to come is later; so the earliest that one of them says is right.
         """
         most = min(marks, key=lambda one: int(one[LOG][1]))
         self._log = HyperLog.restored(self._rule.hyper, most[LOG][1:], most[NUMBERS])
@@ -227,14 +227,14 @@ class RowHistory:
         self._turn, self._cursor = self._log.last, 0
 
     def begin_at(self, updates: int) -> None:
-        """Goes on after so many updates, which no row has to see any more."""
+        """Continues after so many updates, which all rows that are here have seen."""
         self._log = HyperLog(self._rule.hyper, updates)
         self._begin = self._turn = updates
         self.seen.array[self.seen.array > 0] = 1 + updates
 
     def work_of(self, rows: Array, width: int) -> int:
-        """Elements that have to be updated, at most and about, before rows (n) of any kind can be read; -1 stands for
-        one that is not here."""
+        """About how many elements have to be updated, at most, before rows (n) can be read; -1 stands for a row that is
+        not here."""
         behind = self._log.last - self._since(rows)
         return int(behind.sum()) * width + CALL_ELEMENTS * int(behind.max(initial=0))
 
@@ -318,7 +318,7 @@ MOST_BLOCKS: Final = 1 << 12
 """Of one table: each is named in the head of a file, which is read whole."""
 
 LOOKED_AT: Final = 1 << 13
-"""Rows of which it is looked at once which are to be taken out, at least."""
+"""Rows that are looked through at once for those that are to be taken out, at least."""
 
 Columns = dict[str, Array]
 """All that is known of some rows: arrays (n, ...), by the names that a snapshot has for them."""
@@ -382,7 +382,7 @@ class RowCapture:
 
 
 MOST_BEFORE: Final = 4
-"""Captures since which changes are known: what became of one is told with the next but one."""
+"""Captures since which changes are known. The last ones may not be in a file yet, and then an earlier one is named."""
 
 
 class RowChanges:

@@ -56,7 +56,7 @@ BLOCKS_AT_ONCE: Final = 4
 """Blocks of a huge page's size that are brought there at once: each is copied, which takes some 500 us."""
 
 NEARLY_ALL: Final = 7 / 8
-"""Rows, of all, from which on a table is brought into huge pages: so much more memory than its rows it may take."""
+"""A table is brought into huge pages once it has this part of its rows: it takes the memory of all of them then."""
 
 
 class GrowingArray:

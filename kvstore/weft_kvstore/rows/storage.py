@@ -30,7 +30,7 @@ BOUNDS: Final = "table/bounds"
 evicted."""
 
 CHANCE: Final = "admission"
-"""What the numbers that admit by probability are drawn for."""
+"""Names the draws by which ids are admitted with a probability."""
 
 SWEPT_AT_ONCE: Final = 1 << 18
 """Rows that are looked at between two looks at the socket."""
@@ -225,8 +225,8 @@ class RowStorage:
         return found
 
     def begin_with(self, marks: Sequence[Columns], is_here: Callable[[Array], Array]) -> None:
-        """Goes on where others were that had parts of the same rows: before any is here. `is_here(indices)` (n) bool
-        says which are to be."""
+        """Continues from the marks of shards that had parts of the same rows; to be called before any row is here.
+        `is_here(indices)` (n) bool says which rows belong here."""
         if self.history is not None:
             self.history.begin_with(marks)
         if self._index is not None:

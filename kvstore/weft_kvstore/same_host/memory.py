@@ -130,7 +130,7 @@ class SpareSpace:
 
 
 MOST_OF_LIMIT: Final = 0.5
-"""Part of what the process may take that may be shared: beyond its limit it is ended without a word."""
+"""Of the memory that the process may take, this part may be shared: beyond its limit it is killed without a message."""
 
 STAGING_STEP: Final = 1 << 21
 """Bytes of the staging area that are reserved at once, at least: some 0.6 ms."""
