@@ -44,7 +44,7 @@ class BarrierOperation(Operation):
         self._measured: dict[int, Measured] = {}
         self._outcome: StepOutcome | None = None
 
-    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+    def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
         self._shards = routing.shards
         return super().prepare(routing, encoders)
 

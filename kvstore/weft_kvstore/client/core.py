@@ -32,6 +32,7 @@ from weft_kvstore.wire.messages import (
     Acknowledge,
     Because,
     Bye,
+    Cancel,
     Done,
     Failed,
     FailureCode,
@@ -132,8 +133,6 @@ class ClientCore:
     ) -> None:
         self.routing: Routing = routing_of(description)
         self.encoders = GradientEncoders(description, self.routing, slot)
-        self._encodes = any(bucket.pushed is not None for bucket in self.routing.buckets)
-        """Whether any gradients travel encoded."""
         self.outcomes: list[Outcome] = []
         self.acknowledges_at_once = False
         """Whether frames of values are acknowledged before a caller returns: see `_on_values`."""
@@ -157,10 +156,8 @@ class ClientCore:
         """Shards whose connections are to be closed before futures end, as libzmq reads arrays of what has failed."""
         self._setting: dict[int, Operation] = {}
         self._held: list[tuple[Operation, set[int]]] = []
-        self._has_priorities = False
-        """Whether a call has had a priority."""
-        self._sent_last: dict[int, int] = {}
-        """By key that is no table: the last operation that sends it. Empty until a call has a priority, and after one
+        self._sent_last: dict[int, int] | None = None
+        """By key that is no table: the last operation that sends it. None until a call has a priority; empty after one
         has failed: it may not have come behind the one before it."""
         self._number = 0
         self._asked = 0
@@ -181,12 +178,12 @@ class ClientCore:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
         number = self._number = operation.number = self._number + 1
-        if operation.priority or self._has_priorities:
+        if operation.priority or self._sent_last is not None:
             operation.sent_at = self._sent_at(operation)
         operation.due_at = now + self._timeout_s
         self.open[number] = operation  # From here on, whatever is raised, `close` ends it.
         try:
-            shards = operation.pending = operation.prepare(self.routing, self.encoders if self._encodes else None)
+            shards = operation.pending = operation.prepare(self.routing, self.encoders)
         except Exception as error:  # noqa: BLE001  # an operation's outermost frame
             self.end(operation, self._raised(operation, error))
             return
@@ -234,8 +231,8 @@ class ClientCore:
         of its keys, which it would overtake. Of a table ids are sent too, each shard's alone: so all that is open of it
         is looked at. Of other keys what was sent last arrives last."""
         last = self._sent_last
-        self._has_priorities = True
         if not last:
+            last = self._sent_last = {}
             for one in self.open.values():
                 last.update(dict.fromkeys(one.sends, one.number))
         if isinstance(operation, RowOperation):
@@ -255,7 +252,7 @@ class ClientCore:
             link = self.links[shard]
             for segment in operation.segments.get(shard, ()):
                 link.outbox.put(segment, operation.number)
-            if operation.is_request and not (operation.is_pull and shard not in operation.asked):
+            if operation.is_request or shard in operation.asked:
                 link.requests[operation.number] = operation
                 link.new_requests.append(operation)
 
@@ -274,12 +271,10 @@ class ClientCore:
                 if number > link.received:  # One before it is lost; the next connection brings that.
                     self.disconnected(shard, now)
                 return
-            if (
+            if type(message) is Values:
                 self._on_values(link, message, payload, now)
-                if type(message) is Values
-                else self._on_control(link, message, now)
-            ):
-                self.tick_at = now
+            else:
+                self._on_control(link, message, now)
         except ProtocolError as error:
             trouble = StoreLostError(f"{link.name} sent what is no message: {error}")
             if link.welcome is None or link.state is LinkState.OPEN:
@@ -288,9 +283,8 @@ class ClientCore:
                 link.disconnected(now, trouble)
             self.tick_at = now
 
-    def _on_control(self, link: ClientLink, message: Reply, now: float) -> bool:
-        """A message without values. Whether it has changed the connection's state, so that `tick` is due. Messages
-        about operations that have ended are ignored. Raises ProtocolError."""
+    def _on_control(self, link: ClientLink, message: Reply, now: float) -> None:
+        """A message without values. Messages about operations that have ended are ignored. Raises ProtocolError."""
         match message:
             case Acknowledge():
                 self._on_acknowledged(link, message.frame, now)
@@ -303,12 +297,11 @@ class ClientCore:
                 self._on_push_refused(link, message)
             case Welcome() | Refused():
                 self._delivered(link, link.on_handshake(message, now))
-                return True
+                self.tick_at = now
             case Done() | Measured() | Failed() | Because():
                 for number in message.request if isinstance(message, Done) else [message.request]:
                     if (request := link.requests.get(number)) is not None:
                         self._on_answer(link, request, message)
-        return False
 
     def _on_answer(self, link: ClientLink, request: Operation, message: Answer | Failed | Because) -> None:
         """A shard says something of a request."""
@@ -329,7 +322,7 @@ class ClientCore:
         if not request.pending:
             self.end(request)
 
-    def _on_values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> bool:
+    def _on_values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> None:
         """A frame of values; else as `_on_control`. The last frame of a pull that came in several is acknowledged at
         once: the shard measures the link by that, and would send small frames for ever if it waited for the next
         call."""
@@ -340,8 +333,8 @@ class ClientCore:
             if link.peer_memory is not None:
                 parts = parts_at(values, link.peer_memory)
             elif link.welcome is not None and link.welcome.listener:
-                link.disconnected(now)  # The shard's end is closed, or its memory could not be mapped.
-                return True
+                self.disconnected(shard, now)  # The shard's end is closed, or its memory could not be mapped.
+                return
             else:
                 raise ProtocolError("Values.at: the shard shares no memory")
         operation = None
@@ -363,7 +356,6 @@ class ClientCore:
         if values.at:
             link.counts["shared_bytes_received"] += total
         link.acknowledge.append(values.frame)
-        return False
 
     def _on_acknowledged(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
@@ -404,9 +396,14 @@ class ClientCore:
             if not segment.owner.ended:
                 link.outbox.put(segment, segment.request)
 
-    def disconnected(self, shard: int, now: float) -> None:
-        self.tick_at = now
-        self.links[shard].disconnected(now)
+    def disconnected(self, shard: int, now: float, reason: str = "", *, may_pass: bool = True) -> None:
+        """A connection has ended, or there can be none, and a new one may do better or not. The reason is empty where
+        nothing is known."""
+        self.tick_at, link = now, self.links[shard]
+        if not may_pass:
+            link.refuse(StoreRefusedError(f"{link.name}: {reason}"))
+        else:
+            link.disconnected(now, StoreLostError(f"{link.name}: {reason}") if reason else None)
 
     def tick(self, now: float) -> None:
         """Checks deadlines, pings and silence. If it is late, this process was suspended: deadlines are extended."""
@@ -511,7 +508,8 @@ class ClientCore:
             self.encoders.step_ended(operation.ends_step)
         self.open.pop(operation.number, None)
         if error is not None:
-            self._sent_last.clear()
+            if self._sent_last is not None:
+                self._sent_last.clear()
         if error is not None and operation.pushes is not None and not operation.has_arrived:
             self.failed_pushes.append((operation, operation.pushes, error))
         self._setting.pop(operation.number, None)
@@ -556,8 +554,7 @@ class ClientCore:
                     self.to_close.add(shard)
             link.outbox.cancel(operation.number)
             if not operation.outlives_failure and link.requests.pop(operation.number, None) is not None:
-                for message in operation.withdraw(shard):
-                    link.say(message)
+                link.say(Cancel([operation.number]))
         return is_leaving
 
     def _end_arrived(self, now: float) -> None:

@@ -49,15 +49,16 @@ def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]
     for request in requests:
         if request.ended and not request.outlives_failure:
             continue
-        if not request.is_pull:
+        if request.is_request:
             messages += request.ask(shard)
-        elif ranges := request.asked.get(shard):
-            if len(ranges) > room or request.priority != pull.priority:
-                pull, room = Pull([], request.priority), MAX_ENTRIES
-                messages.append(pull)
-            room -= len(ranges)
-            state, compressed = request.names is not None, request.may_be_compressed
-            pull.asks.append((request.number, request.version, state, request.reading, compressed, ranges))
+            continue
+        ranges = request.asked[shard]
+        if len(ranges) > room or request.priority != pull.priority:
+            pull, room = Pull([], request.priority), MAX_ENTRIES
+            messages.append(pull)
+        room -= len(ranges)
+        state, compressed = request.names is not None, request.may_be_compressed
+        pull.asks.append((request.number, request.version, state, request.reading, compressed, ranges))
     return messages
 
 
@@ -334,13 +335,6 @@ class ClientLink:
         """The shard is given up for good."""
         self.state = LinkState.REFUSED
         self.trouble = self.lost = trouble
-
-    def ended(self, now: float, reason: str, may_pass: bool) -> None:
-        """The connection has ended, or there can be none. The reason is empty where nothing is known."""
-        if not may_pass:
-            self.refuse(StoreRefusedError(f"{self.name}: {reason}"))
-        else:
-            self.disconnected(now, StoreLostError(f"{self.name}: {reason}") if reason else None)
 
     def is_read_by_libzmq(self, operation: Operation) -> bool:
         """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no

@@ -22,7 +22,7 @@ from weft_kvstore.rows.rows import distinct_ids, last_rows, spread_rows, summed_
 from weft_kvstore.sharding import Routing, RowLayout, chunks_of
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueSegment
-from weft_kvstore.wire.messages import NO_REQUEST, Cancel, Done, Measured, Message, PayloadKind, Reading, SentEntry
+from weft_kvstore.wire.messages import NO_REQUEST, Done, Measured, Message, PayloadKind, Reading, SentEntry
 from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutSegment, Source
 
 CALLS: Final = {
@@ -42,8 +42,9 @@ SentSegment: TypeAlias = "OutSegment[SentEntry, Operation]"
 class Operation:
     """What a call has begun. The core begins and ends it, and sends; whoever does the I/O ends the future.
 
-    It sends `segments`, by shard. Where it `is_request`, shards answer it by its `number`, and it is said again on each
-    new connection until they have. Barriers and changes of hyper-parameters are in `agreement`.
+    It sends `segments`, by shard. What it asks is answered by its `number`, and said again on each new connection until
+    it is: a pull asks the shards in `asked`, any other request (`is_request`) all of them. These are in `agreement`:
+    barriers and changes of hyper-parameters.
 
     Most calls differ from the values below in few: so these are the class's, never changed. An operation sets its own
     where it is made, and in `prepare`: `segments`, which the core hands to the links and takes away at the end. The
@@ -54,9 +55,8 @@ class Operation:
     outlives_failure = False
     """A request that is said until shards have answered, also after it has failed."""
     is_pull = False
-    """A request for what `asked` has: by shard (bucket, first slice, slices, chunks of ids), at most 4,096 of them."""
-
     asked: Mapping[int, list[tuple[int, int, int, int]]] = {}
+    """What it pulls: by shard (bucket, first slice, slices, chunks of ids), at most 4,096 of them."""
     version = 0
     reading = Reading.OWN
     names: tuple[str, ...] | None = None
@@ -85,7 +85,7 @@ class Operation:
     pushes: int | None = None
     """The step of which it sends gradients."""
     has_arrived = False
-    """Whether shards have all that a pull sends: gradients, or ids of rows."""
+    """Whether shards have all that it sends."""
     _missing = 0
     """How many of the slices that it sends have not been acknowledged."""
     sets: Sequence[int] = ()
@@ -108,12 +108,11 @@ class Operation:
     def __init__(self) -> None:
         self.future: StoreFuture[Any] = StoreFuture()
         """Whoever it is submitted to drives it."""
-        self.segments = {}
 
-    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+    def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
         """Makes what is to be sent. How many parts each shard has of it, where it has some; one part each unless an
-        operation says otherwise. `encoders`: where gradients travel encoded. Raises MemoryError, and StoreRefusedError
-        for what cannot be begun now."""
+        operation says otherwise. `encoders`: of gradients that travel encoded. Raises MemoryError, and
+        StoreRefusedError for what cannot be begun now."""
         return dict.fromkeys(range(routing.shards), 1)
 
     def ask(self, shard: int) -> Sequence[Message]:
@@ -123,7 +122,7 @@ class Operation:
     def answered(self, shard: int, message: Answer) -> Sequence[tuple[int, Message]]:
         """A shard answers: what is to be said to which shards then. Raises ProtocolError, and StoreRefusedError where
         it cannot be carried out."""
-        if isinstance(message, Done) and not self.is_pull:
+        if isinstance(message, Done) and self.is_request:
             self.received(shard)
             return ()
         raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is not answered so")
@@ -138,7 +137,7 @@ class Operation:
         self._missing -= count
         if self.ended:
             return False
-        if self.is_pull and self._missing <= 0:  # What was refused is acknowledged too.
+        if self._missing <= 0:  # What was refused is acknowledged too.
             self.has_arrived = True
             if self.refusal is not None:
                 return True
@@ -154,10 +153,6 @@ class Operation:
         if self.waits_for:
             self.waits_for.pop(shard, None)
         return not self.pending
-
-    def withdraw(self, shard: int) -> Sequence[Message]:
-        """What a request says that fails while it waits for the shard."""
-        return (Cancel([self.number]),)
 
     def result(self) -> Any:
         """What the future ends with."""
@@ -181,7 +176,7 @@ class LocalOperation(Operation):
         self._work = work
         self._found: Any = None
 
-    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+    def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
         self._found = self._work()
         return {}
 
@@ -248,7 +243,7 @@ class PushPull(Operation):
             else:
                 self.sets = self.sends
         if version is not None:
-            self.is_request = self.is_pull = True
+            self.is_pull = True
             self.reads = keys.key_indices
             self.version, self.reading, self.names = version, reading, names
             self.wanted, self.out, self.shape = wanted, out, shape
@@ -280,7 +275,7 @@ class KeyOperation(PushPull):
     """Set while they have begun this step."""
     _encoded: list[EncodedSegment]
 
-    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+    def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
         """Makes the arrays that the caller will own, and the segments that it sends."""
         plan = self._plan = self.keys.made or self.keys.plan(routing)
         count = 1
@@ -304,12 +299,12 @@ class KeyOperation(PushPull):
             return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
 
-    def _make_segments(self, plan: KeyPlan, encoders: GradientEncoders | None) -> None:
+    def _make_segments(self, plan: KeyPlan, encoders: GradientEncoders) -> None:
         kind, arrays, ahead = self.payload_kind, self.arrays, self.sent_at * CALL_PRIORITY
         assert kind is not None
         number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
         self.segments = {}
-        if encoders is not None and plan.has_pushed and kind is _GRADIENT:
+        if plan.has_pushed and kind is _GRADIENT:
             self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []
         of_call: Source = CallSource(plan, arrays)
         for shard, segments in plan.segments.items():
@@ -337,22 +332,18 @@ class KeyOperation(PushPull):
                 )
 
     def write(self, shard: int, received: ValueSegment) -> int:
-        if not self.is_pull:
-            return super().write(shard, received)
         array, bucket, version, first, count, payload, compressed, _ = received
         if version != self.version:
             self.check_version(version)
         plan = self._plan
-        segments = plan.segments.get(shard)
-        segment = None
-        if segments:
-            segment = segments[0 if len(segments) == 1 else bisect_right(segments, (bucket, first), key=_FIRST) - 1]
-        beyond = segment is None or first < segment.first or first + count > segment.first + segment.count
-        if segment is None or beyond or bucket != segment.bucket or array >= len(self._arrays):
-            asked = [f"slices {one} to {one + n - 1} of bucket {of}" for of, one, n, _ in self.asked.get(shard, [])[:4]]
+        segments = plan.segments[shard]
+        segment = segments[0 if len(segments) == 1 else bisect_right(segments, (bucket, first), key=_FIRST) - 1]
+        beyond = first < segment.first or first + count > segment.first + segment.count
+        if beyond or bucket != segment.bucket or array >= len(self._arrays):
+            asked = [f"slices {one} to {one + n - 1} of bucket {of}" for of, one, n, _ in self.asked[shard][:4]]
             raise ProtocolError(
                 f"Values.first: {_slices(received)}, array {array}; {self} asks shard {shard} for "
-                f"{', '.join(asked) or 'none'} and {len(self._arrays)} arrays"
+                f"{', '.join(asked)} and {len(self._arrays)} arrays"
             )
         first -= segment.first
         start, end = int(segment.bounds[first]), int(segment.bounds[first + count])
@@ -430,7 +421,7 @@ class RowOperation(PushPull):
 
     _layout: RowLayout
 
-    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+    def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
         """Makes the arrays that rows are received into, and the chunks that it sends."""
         (index,) = self.keys.key_indices
         layout = self._layout = routing.tables[index]
@@ -511,8 +502,6 @@ class RowOperation(PushPull):
         """Copies adjacent chunks to where they belong; those that are a whole array, and large, are that array from now
         on."""
         array, bucket, version, first, count, payload, compressed, owned = received
-        if shard not in self.asked:
-            return super().write(shard, received)
         if version != self.version:
             self.check_version(version)
             if self.check is not None:

@@ -330,8 +330,8 @@ class ClientSockets:
             if is_due or link_socket.monitor_fd in readable:
                 ended = link_socket.broke(was_welcomed=self.core.links[shard].welcome is not None)
                 if ended is not None:
-                    now = self.core.tick_at = time.monotonic()
-                    self.core.links[shard].ended(now, *ended)
+                    reason, may_pass = ended
+                    self.core.disconnected(shard, time.monotonic(), reason, may_pass=may_pass)
             if link_socket.handover is not None and link_socket.handover.fileno() in readable:
                 self._share(shard, link_socket)
 
@@ -426,14 +426,12 @@ class ClientSockets:
         now, host, keys = time.monotonic(), self._hosts[link.shard], self._keys.get(link.shard)
         endpoint = host.endpoint(now)
         if endpoint is None:
-            self.core.tick_at = now
-            link.ended(now, host.error, True)
+            self.core.disconnected(link.shard, now, host.error)
             return None
         try:
             made = self._sockets[link.shard] = LinkSocket(self._context, endpoint, link.counts, link.session, keys)
         except zmq.ZMQError as error:
-            self.core.tick_at = now
-            link.ended(now, str(error), error.errno in _SHORTAGES)
+            self.core.disconnected(link.shard, now, str(error), may_pass=error.errno in _SHORTAGES)
             return None
         self.changes += 1
         return made

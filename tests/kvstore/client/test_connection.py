@@ -24,6 +24,7 @@ SILENCE_S = 8.0
 BOOT = b"b" * 16
 CONNECT, KEEPALIVE, LOST = "connect", "keep alive", "lost"
 NOTHING: set[str] = set()
+BROKEN_OFF = StoreLostError("shard 3: broken off")
 
 
 def link_to(settings: LinkSettings, now: float = 0.0) -> ClientLink:
@@ -172,7 +173,7 @@ def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: Refus
     kind = StoreLostError if code is RefusalCode.CLOSED else StoreRefusedError
     assert troubles(connection) == (LinkState.REFUSED, "shard 3: because", kind)
     connection.disconnected(2.0)
-    connection.ended(2.0, "broken off", True)
+    connection.disconnected(2.0, BROKEN_OFF)
     assert troubles(connection) == (LinkState.REFUSED, "shard 3: because", kind)
     assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
@@ -284,7 +285,7 @@ def test_it_pings_as_often_as_the_shard_needs() -> None:
 
 def test_keys_that_do_not_fit_are_refused_at_once_and_for_good() -> None:
     connection = handshake()
-    connection.ended(1.0, "no such key", False)
+    connection.refuse(StoreRefusedError("shard 3: no such key"))
     assert troubles(connection) == (LinkState.REFUSED, "shard 3: no such key", StoreRefusedError)
     assert (connection.next_tick(), due(connection, 1e9)) == (float("inf"), NOTHING)
 
@@ -305,13 +306,13 @@ def test_a_handshake_that_breaks_off_is_tried_again_and_says_why_until_a_connect
     for _ in range(3):
         if is_read_first:
             connection.disconnected(now)
-        connection.ended(now, "broken off", True)
+        connection.disconnected(now, BROKEN_OFF)
         assert troubles(connection) == (LinkState.DOWN, "shard 3: broken off", StoreLostError)
         now = again(connection)
     connection.disconnected(now)
     assert connection.trouble is None
     now = again(connection)
-    connection.ended(now, "broken off", True)
+    connection.disconnected(now, BROKEN_OFF)
     now = again(connection)
     connection.on_handshake(welcome(connection.session), now)
     assert troubles(connection) == (LinkState.OPEN, None, None)
@@ -321,5 +322,5 @@ def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:
     connection = opened()
     connection.disconnected(1.0)
     due(connection, connection.next_tick())
-    connection.ended(1.1, "no such key", False)
+    connection.refuse(StoreRefusedError("shard 3: no such key"))
     assert troubles(connection) == (LinkState.REFUSED, "shard 3: no such key", StoreRefusedError)
