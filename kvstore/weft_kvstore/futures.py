@@ -122,19 +122,16 @@ class StoreFuture(Future[T]):
             hook(self)
 
     def set_result(self, result: T) -> None:
-        if self.has_ended:
-            raise InvalidStateError(f"{self._state}: {self!r}")
-        self._result = result
-        self._end()
+        self.end(result, None)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        if self.has_ended or exception is None:
-            raise InvalidStateError(f"{self._state}: {self!r}")
-        self._exception = exception
-        self._end()
+        self.end(None, exception)
 
-    def _end(self) -> None:
-        """Ends it, once its result or exception is set."""
+    def end(self, result: T | None, exception: BaseException | None) -> None:
+        """Ends it with the exception where there is one, else with the result."""
+        if self.has_ended:
+            raise InvalidStateError(f"{self._state}: {self!r}")
+        self._result, self._exception = result, exception
         condition = self.__dict__.setdefault("_lock", _ENDED)
         if condition is _ENDED:
             self._state, self.has_ended = _FINISHED, True

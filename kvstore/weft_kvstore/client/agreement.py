@@ -45,7 +45,7 @@ class BarrierOperation(Operation):
         self._outcome: StepOutcome | None = None
 
     def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
-        self._shards = routing.shards
+        self._shards, self._encoders = routing.shards, encoders
         return super().prepare(routing, encoders)
 
     def ask(self, shard: int) -> list[Message]:
@@ -80,6 +80,9 @@ class BarrierOperation(Operation):
         return [(shard, self._commit(outcome)) for shard in range(self._shards)]
 
     def result(self) -> StepOutcome | None:
+        if self._outcome is not None:
+            self._encoders.follow(self._outcome)
+        self._encoders.step_ended(self.step)
         return self._outcome
 
     def _commit(self, outcome: StepOutcome) -> Commit:

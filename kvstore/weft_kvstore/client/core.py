@@ -25,7 +25,6 @@ from weft_kvstore.errors import (
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import SETS_KEPT, STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
-from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_segments
 from weft_kvstore.wire.messages import (
     MAX_ENTRIES,
@@ -497,21 +496,17 @@ class ClientCore:
                 error = self._raised(operation, raised)
         self.outcomes.append((operation, result, error))
         operation.ended = True
-        operation.close(failed=error is not None)
-        if error is not None and self._withdraw(operation, error):
-            self._leaving.append(self.outcomes[-1])
-            self.outcomes.pop()
-        operation.segments = {}  # Breaks a reference cycle, so that its arrays are freed at once.
-        if isinstance(result, StepOutcome):
-            self.encoders.follow(result)
-        if error is None and operation.ends_step is not None:
-            self.encoders.step_ended(operation.ends_step)
-        self.open.pop(operation.number, None)
         if error is not None:
-            if self._sent_last is not None:
+            operation.fail()
+            if self._withdraw(operation, error):
+                self._leaving.append(self.outcomes[-1])
+                self.outcomes.pop()
+            if operation.pushes is not None and not operation.has_arrived:
+                self.failed_pushes.append((operation, operation.pushes, error))
+            if self._sent_last:
                 self._sent_last.clear()
-        if error is not None and operation.pushes is not None and not operation.has_arrived:
-            self.failed_pushes.append((operation, operation.pushes, error))
+        operation.segments = {}  # Breaks a reference cycle, so that its arrays are freed at once.
+        self.open.pop(operation.number, None)
         self._setting.pop(operation.number, None)
         if self._held:
             self._let_go(operation.number)
@@ -533,12 +528,8 @@ class ClientCore:
         if self.failed_pushes:
             self.fail_pulls()
         for operation, result, error in self.outcomes:
-            if operation.future.has_ended:
-                continue
-            if error is not None:
-                operation.future.set_exception(error)
-            else:
-                operation.future.set_result(result)
+            if not operation.future.has_ended:
+                operation.future.end(result, error)
         self.outcomes.clear()
 
     def _withdraw(self, operation: Operation, error: BaseException) -> bool:

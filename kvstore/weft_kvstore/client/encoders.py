@@ -52,7 +52,7 @@ class EncodedSegment:
         self._made = 0
         self._buffer = np.empty(int(self._codec.begins[-1]), np.uint8)
 
-    def read(self, start: int, stop: int) -> Sequence[Buffer]:
+    def __call__(self, start: int, stop: int) -> Sequence[Buffer]:
         last = int(np.searchsorted(self._codec.begins, stop))
         while self._made < last:
             self._made = self._encode(self._made, last)

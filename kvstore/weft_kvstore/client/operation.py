@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +14,7 @@ from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
-from weft_kvstore.client.plan import CallSource, KeyPlan, KeySet, PlanSegment
+from weft_kvstore.client.plan import KeySet, PlanSegment
 from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.errors import StoreError
@@ -155,11 +156,11 @@ class Operation:
         return not self.pending
 
     def result(self) -> Any:
-        """What the future ends with."""
+        """It has ended well: what the future ends with."""
         return None
 
-    def close(self, *, failed: bool) -> None:
-        """It has ended: the caller's arrays are let go of."""
+    def fail(self) -> None:
+        """It has failed. The caller's arrays are let go of at once: what has left may keep the operation for long."""
 
     def check_version(self, version: int) -> None:
         """Raises ProtocolError for a version that was not asked for."""
@@ -292,44 +293,42 @@ class KeyOperation(PushPull):
             self.may_be_compressed = (
                 self.reading is Reading.OWN and self.version > 0 and self.names is None and not self.as_kept
             )
-        if self.payload_kind is not None:
-            self._make_segments(plan, encoders)
-            self._missing = plan.total
+        kind, ahead = self.payload_kind, self.sent_at * CALL_PRIORITY
+        if kind is not None:
+            arrays, self._missing = self.arrays, plan.total
+            number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
+            if plan.has_pushed and kind is _GRADIENT:
+                self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []
+            self.segments, of_call = {}, partial(plan.read, arrays)
+            for shard, segments in plan.segments.items():
+                mine = self.segments[shard] = []
+                for segment in segments:
+                    source: Source = of_call
+                    bounds = segment.bounds
+                    if self._encoders is not None and segment.pushed is not None:
+                        bounds, scale = segment.pushed.begins, self._encoders.scale
+                        source = one = EncodedSegment(
+                            plan, segment, arrays, self._key_encoders, step=self.step, scale=scale
+                        )
+                        self._encoded.append(one)
+                    entry = SentEntry(kind, number, segment.bucket, self.step, self.array)
+                    priorities = segment.priorities
+                    if priorities is not None and ahead:
+                        priorities = priorities - ahead
+                    mine.append(
+                        OutSegment(
+                            entry,
+                            segment.first,
+                            bounds,
+                            source,
+                            priority=segment.priority - ahead,
+                            owner=self,
+                            priorities=priorities,
+                        )
+                    )
         if count == 1:
             return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
-
-    def _make_segments(self, plan: KeyPlan, encoders: GradientEncoders) -> None:
-        kind, arrays, ahead = self.payload_kind, self.arrays, self.sent_at * CALL_PRIORITY
-        assert kind is not None
-        number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
-        self.segments = {}
-        if plan.has_pushed and kind is _GRADIENT:
-            self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []
-        of_call: Source = CallSource(plan, arrays)
-        for shard, segments in plan.segments.items():
-            mine = self.segments[shard] = []
-            for segment in segments:
-                bounds, source = segment.bounds, of_call
-                if self._encoders is not None and segment.pushed is not None:
-                    bounds, scale = segment.pushed.begins, self._encoders.scale
-                    source = EncodedSegment(plan, segment, arrays, self._key_encoders, step=self.step, scale=scale)
-                    self._encoded.append(source)
-                entry = SentEntry(kind, number, segment.bucket, self.step, self.array)
-                priorities = segment.priorities
-                if priorities is not None and ahead:
-                    priorities = priorities - ahead
-                mine.append(
-                    OutSegment(
-                        entry,
-                        segment.first,
-                        bounds,
-                        source,
-                        priority=segment.priority - ahead,
-                        owner=self,
-                        priorities=priorities,
-                    )
-                )
 
     def write(self, shard: int, received: ValueSegment) -> int:
         array, bucket, version, first, count, payload, compressed, _ = received
@@ -352,7 +351,7 @@ class KeyOperation(PushPull):
         if end - start != payload.nbytes:
             detail = f"{_slices(received)} have {end - start} in {self}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
-        plan.write(start, end, payload, self._arrays[array])
+        plan.write(self._arrays[array], start, end, payload)
         if self._versions or (version > self.version and self.check is not None):
             for part in plan.parts[bisect_right(plan.starts, start) - 1 : bisect_left(plan.starts, end)]:
                 if self._versions:
@@ -380,6 +379,8 @@ class KeyOperation(PushPull):
             raise ProtocolError(f"payload: {_slices(received)} in {self}: {error}") from error
 
     def result(self) -> Any:
+        if self._encoders is not None:
+            self._end_push(failed=False)
         if not self.is_pull:
             return None
         if self.names is not None:
@@ -390,15 +391,19 @@ class KeyOperation(PushPull):
             return Pulled(arrays, np.array([*map(min, versions)], np.int64), np.array([*map(max, versions)], np.int64))
         return arrays[0] if self.keys.single else arrays
 
-    def close(self, *, failed: bool) -> None:
+    def fail(self) -> None:
         self.arrays = ()
         if self._encoders is not None:
-            failed = failed and not self.has_arrived
-            self._encoders.end_push(self._key_encoders, self.step, failed=failed)
-            for one in self._encoded if failed else ():
-                one.keep()
-            self._encoders = None
-            self._encoded.clear()
+            self._end_push(failed=not self.has_arrived)
+
+    def _end_push(self, *, failed: bool) -> None:
+        """Of gradients that are encoded; those of a pushpull that fails may have arrived."""
+        encoders, self._encoders = self._encoders, None
+        assert encoders is not None
+        encoders.end_push(self._key_encoders, self.step, failed=failed)
+        for one in self._encoded if failed else ():
+            one.keep()
+        self._encoded.clear()
 
 
 def _slices(received: ValueSegment) -> str:
@@ -543,5 +548,5 @@ class RowOperation(PushPull):
             return found[0].reshape(shape)
         return {name: one.reshape(shape) for name, one in zip(self.names, found, strict=True)}
 
-    def close(self, *, failed: bool) -> None:
+    def fail(self) -> None:
         self.ids, self.arrays = None, ()

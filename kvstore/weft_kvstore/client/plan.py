@@ -71,7 +71,22 @@ class KeyPlan:
     starts: Sequence[int]
     has_pushed: bool
 
-    def write(self, start: int, stop: int, payload: memoryview, arrays: Sequence[Array]) -> None:
+    def read(self, arrays: Sequence[Array], start: int, stop: int) -> Sequence[Buffer]:
+        """Bytes `start` to `stop` of a call's C-contiguous arrays."""
+        starts, found = self.starts, []
+        number = bisect_right(starts, start) - 1
+        is_one = stop <= starts[number + 1]
+        while start < stop:
+            part, end = self.parts[number], starts[number + 1]
+            memory: Any = arrays[part.position]
+            if is_one or not part.whole or stop < end or start > starts[number]:
+                low = part.start + start - starts[number]
+                memory = memoryview(memory).cast("B")[low : low + (end if end < stop else stop) - start]
+            found.append(memory)
+            start, number = end, number + 1
+        return found
+
+    def write(self, arrays: Sequence[Array], start: int, stop: int, payload: memoryview) -> None:
         """Copies bytes `start` to `stop` to where they belong in a call's C-contiguous arrays."""
         starts, at = self.starts, 0
         number = bisect_right(starts, start) - 1
@@ -81,30 +96,6 @@ class KeyPlan:
             memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
             memory[low : low + nbytes] = payload[at : at + nbytes]
             start, at, number = end, at + nbytes, number + 1
-
-
-class CallSource:
-    """The bytes of a call's C-contiguous arrays, none of which is looked at before it is sent."""
-
-    __slots__ = ("_arrays", "_plan")
-
-    def __init__(self, plan: KeyPlan, arrays: Sequence[Array]) -> None:
-        self._plan = plan
-        self._arrays = arrays
-
-    def read(self, start: int, stop: int) -> Sequence[Buffer]:
-        parts, starts, found = self._plan.parts, self._plan.starts, []
-        number = bisect_right(starts, start) - 1
-        is_one = stop <= starts[number + 1]
-        while start < stop:
-            part, end = parts[number], starts[number + 1]
-            memory: Any = self._arrays[part.position]
-            if is_one or not part.whole or stop < end or start > starts[number]:
-                low = part.start + start - starts[number]
-                memory = memoryview(memory).cast("B")[low : low + (end if end < stop else stop) - start]
-            found.append(memory)
-            start, number = end, number + 1
-        return found
 
 
 def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:

@@ -228,7 +228,7 @@ class RowSource:
         self._positions = positions
         self.nbytes = self.count * (ID_BYTES + layout.row_bytes)
 
-    def read(self, start: int, stop: int) -> Sequence[Buffer]:
+    def __call__(self, start: int, stop: int) -> Sequence[Buffer]:
         """Bytes `start` to `stop`, which are whole chunks."""
         layout, row_bytes = self._layout, self._layout.row_bytes
         low = start // layout.chunk_bytes * layout.rows_up

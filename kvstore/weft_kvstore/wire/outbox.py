@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.settings import COPIED_BYTES, LinkSettings
@@ -20,11 +20,9 @@ E = TypeVar("E")
 W = TypeVar("W")
 
 
-class Source(Protocol):
-    """The bytes of a segment, which nobody writes until they are acknowledged."""
-
-    def read(self, start: int, stop: int) -> Sequence[Buffer]:
-        """Bytes `start` to `stop`, as buffers in their order."""
+Source: TypeAlias = Callable[[int, int], Sequence[Buffer]]
+"""Reads bytes `start` to `stop` of a segment, which nobody writes until they are acknowledged: buffers in their
+order."""
 
 
 MOST_KEPT_PARTS: Final = 1024
@@ -42,7 +40,7 @@ class BufferSource:
         self.wrap = wrap
         self._parts: dict[tuple[int, int], Any] = {}
 
-    def read(self, start: int, stop: int) -> Sequence[Buffer]:
+    def __call__(self, start: int, stop: int) -> Sequence[Buffer]:
         if self.wrap is None or stop - start < COPIED_BYTES:
             return (self.base[start:stop],)
         part = self._parts.get((start, stop))
@@ -57,7 +55,7 @@ CALL_PRIORITY: Final = 1 << 32
 """A slice is sent by its described priority minus its call's priority times this, the lowest first. Described
 priorities differ by less than it, so calls rank above them."""
 
-CANCELLED: Final = BufferSource(memoryview(b""))
+CANCELLED: Final[Source] = BufferSource(memoryview(b""))
 """The source of a cancelled segment."""
 
 
@@ -219,13 +217,13 @@ class OutFrame(NamedTuple, Generic[E, W]):
                 found[-1].append(segment)
             else:
                 found.append([segment])
-        return [(some, some[0].source.read(some[0].start, some[-1].start + some[-1].nbytes)) for some in found]
+        return [(some, some[0].source(some[0].start, some[-1].start + some[-1].nbytes)) for some in found]
 
     def payload(self) -> Buffer:
         """The bytes: a view if they are adjacent in one buffer, else joined."""
         if len(self.segments) == 1:
             (one,) = self.segments
-            parts = one.source.read(one.start, one.start + one.nbytes)
+            parts = one.source(one.start, one.start + one.nbytes)
         else:
             parts = [part for _, parts in self.sections() for part in parts]
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -293,7 +293,7 @@ def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
 
 def test_a_copy_of_a_block_is_sent_as_its_original_was() -> None:
     original = Pinnable(np.ones(COPIED_BYTES, np.uint8), BufferSource(memoryview(b""), bytes), 0, 1)
-    (part,) = original.copy().source.read(0, COPIED_BYTES)
+    (part,) = original.copy().source(0, COPIED_BYTES)
     assert part == b"\1" * COPIED_BYTES
 
 

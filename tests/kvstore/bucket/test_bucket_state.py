@@ -195,7 +195,7 @@ class Play:
         wait.want(self.state.spec.number, 0, self.slices)
         for first, stop, version in self.state.ready(wait, 0, self.slices):
             for part in self.state.answers(wait, first, stop, version):
-                (payload,) = part.source.read(int(part.bounds[0]), int(part.bounds[-1]))
+                (payload,) = part.source(int(part.bounds[0]), int(part.bounds[-1]))
                 self.pinned.append((part, memoryview(payload), bytes(payload)))
 
     def release(self) -> None:

@@ -95,7 +95,7 @@ def test_the_bytes_are_those_of_each_slice_in_whatever_parts_they_leave(
             again, at = data.draw(st.integers(0, reached[number])), reached[number]
             stop = data.draw(st.integers(at + 1, len(wanted[number])))
             for first, last in [(at, stop), (again, stop)]:
-                found = sources[number].read(ends[number][first], ends[number][last])
+                found = sources[number](ends[number][first], ends[number][last])
                 assert b"".join(map(bytes, found)) == b"".join(wanted[number][first:last])
             reached[number] = stop
         sender.encoders.end_push(sender.begun, step, failed=False)
@@ -116,13 +116,13 @@ def test_a_slice_is_encoded_when_it_first_leaves_and_no_sooner() -> None:
     assert segment.count >= 3
     (encoder,) = sender.begun
     assert encoder is not None
-    assert [bytes(part) for part in source.read(0, 0)] in ([], [b""])
+    assert [bytes(part) for part in source(0, 0)] in ([], [b""])
     assert encoder.furthest == 0, "nothing has left"
-    first = b"".join(map(bytes, source.read(0, int(codec.begins[1]))))
+    first = b"".join(map(bytes, source(0, int(codec.begins[1]))))
     assert encoder.furthest == 1
     gradients[0][:] = -4.0
-    assert b"".join(map(bytes, source.read(0, int(codec.begins[1])))) == first, "its bytes are kept"
-    everything = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
+    assert b"".join(map(bytes, source(0, int(codec.begins[1])))) == first, "its bytes are kept"
+    everything = b"".join(map(bytes, source(0, int(codec.begins[-1]))))
     decoded = codec.decode(0, segment.count, everything)
     assert (decoded[: codec.bounds[1]] == 0.5).all()
     assert (decoded[codec.bounds[1] :] == -0.5).all()
@@ -133,15 +133,15 @@ def test_what_was_encoded_in_a_push_that_failed_is_sent_as_it_was() -> None:
     sender = Sender("2bit", [0])
     gradients = sender.gradients(0)
     first = sender.encoded(0, gradients)
-    made = [b"".join(map(bytes, one.read(0, int(one._codec.begins[1])))) for one in first]
+    made = [b"".join(map(bytes, one(0, int(one._codec.begins[1])))) for one in first]
     sender.encoders.end_push(sender.begun, 0, failed=True)
     for one in first:
         one.keep()
     owed = {name: residual.copy() for name, residual in sender.encoders.residuals.items()}
     again = sender.encoded(0, [np.full_like(gradients[0], 9.0)])
-    assert [b"".join(map(bytes, one.read(0, int(one._codec.begins[1])))) for one in again] == made
+    assert [b"".join(map(bytes, one(0, int(one._codec.begins[1])))) for one in again] == made
     assert all(np.array_equal(owed[name], residual) for name, residual in sender.encoders.residuals.items())
-    assert again[0].read(0, int(again[0]._codec.begins[2]))
+    assert again[0](0, int(again[0]._codec.begins[2]))
     assert not all(np.array_equal(owed[name], residual) for name, residual in sender.encoders.residuals.items())
 
 
@@ -152,7 +152,7 @@ def test_a_gradient_that_keeps_nothing_is_not_divided_by_the_scale() -> None:
         for source, segment in zip(sender.encoded(0, [np.full(700, 4.0, np.float32)]), sender.segments, strict=True):
             codec = segment.pushed
             assert codec is not None
-            payload = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
+            payload = b"".join(map(bytes, source(0, int(codec.begins[-1]))))
             assert (codec.decode(0, segment.count, payload) == wanted).all()
 
 
@@ -165,7 +165,7 @@ def test_a_gradient_of_any_rank_is_encoded_in_its_order_and_is_not_written() -> 
         ((part, _),) = sender.parts(segment)
         codec = segment.pushed
         assert codec is not None
-        payload = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
+        payload = b"".join(map(bytes, source(0, int(codec.begins[-1]))))
         decoded.append((part.start, codec.decode(0, segment.count, payload)))
     found = np.concatenate([some for _, some in sorted(decoded, key=lambda one: one[0])])
     assert np.allclose(found * SCALE, gradient.reshape(-1), rtol=2**-8)

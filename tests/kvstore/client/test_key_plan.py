@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_cluster import key_of, slices_on, store_of, table_of
-from weft_kvstore.client.plan import CallSource, KeyPart, KeyPlan, PlanSegment, key_plan
+from weft_kvstore.client.plan import KeyPart, KeyPlan, PlanSegment, key_plan
 from weft_kvstore.description.records import CompressionDescription, Kind, StoreCompression, StoreDescription
 from weft_kvstore.sharding import Routing, routing_of
 
@@ -155,23 +156,23 @@ def test_a_plan_says_what_travels_encoded_and_where_its_bytes_lie(call: Call) ->
 @given(calls(), st.data())
 def test_any_bytes_of_a_call_are_those_of_its_keys_parts_one_behind_the_other(call: Call, data: st.DataObject) -> None:
     arrays, plan = call.arrays(), call.plan()
-    raw, source = [array.tobytes() for array in arrays], CallSource(plan, arrays)
+    raw, source = [array.tobytes() for array in arrays], partial(plan.read, arrays)
     parts = [one for some in plan.segments.values() for segment in some for one in parts_of(plan, segment)]
     wanted = b"".join(raw[part.position][part.start : part.start + nbytes] for part, nbytes in parts)
     assert len(wanted) == sum(map(len, raw)) == plan.starts[-1]
     for _ in range(5 if wanted else 0):  # What was cut before changes nothing: a lost frame is made again.
         start = data.draw(st.integers(0, len(wanted) - 1))
         stop = data.draw(st.integers(start + 1, len(wanted)))
-        assert b"".join(map(bytes, source.read(start, stop))) == wanted[start:stop]
-    assert not wanted or b"".join(map(bytes, source.read(0, len(wanted)))) == wanted
+        assert b"".join(map(bytes, source(start, stop))) == wanted[start:stop]
+    assert not wanted or b"".join(map(bytes, source(0, len(wanted)))) == wanted
 
 
 def test_bytes_of_a_call_are_the_callers_own_and_not_a_copy() -> None:
     call = Call(store_of([key_of("a", (4,), 1), key_of("b", (4,), 1)], slots=1, shards=1), (0, 1))
     arrays = [np.zeros(4, np.float32), np.zeros(4, np.float32)]
-    source = CallSource(call.plan(), arrays)
+    source = partial(call.plan().read, arrays)
     arrays[1][0] = 1
-    assert b"".join(map(bytes, source.read(16, 20))) == np.float32(1).tobytes()
+    assert b"".join(map(bytes, source(16, 20))) == np.float32(1).tobytes()
 
 
 @pytest.mark.parametrize("places", [(), (0,), (0, 1)])

@@ -49,7 +49,7 @@ def land(plan: KeyPlan, arrays: list[Array], values: list[Array], choose: random
     pieces = [*pairwise(cuts), *([(0, len(raw))] if choose.random() < 0.3 else [])]
     choose.shuffle(pieces)
     for low, high in pieces:
-        plan.write(low, high, memoryview(raw[low:high]), arrays)
+        plan.write(arrays, low, high, memoryview(raw[low:high]))
 
 
 layouts = st.fixed_dictionaries(
@@ -82,5 +82,5 @@ def test_bytes_beyond_2_gib_land_where_they_belong() -> None:
     plan = plan_of([(wide,)], order=[0], slice_bytes=1 << 24, dtype="int8")
     array = np.zeros(wide, np.int8)
     for at in (0, 2**31 - 2, wide - 4):
-        plan.write(at, at + 4, memoryview(b"\1\2\3\4"), [array])
+        plan.write([array], at, at + 4, memoryview(b"\1\2\3\4"))
         assert array[at : at + 4].tolist() == [1, 2, 3, 4]

@@ -770,7 +770,7 @@ def test_a_call_whose_begin_is_broken_off_ends_with_the_client(where: str, monke
                 call.result(WAIT_S)
 
 
-@pytest.mark.parametrize("where", [(KeyOperation, "close"), (StoreFuture, "set_result")])
+@pytest.mark.parametrize("where", [(KeyOperation, "result"), (StoreFuture, "end")])
 def test_calls_whose_end_is_broken_off_end_with_the_client(
     where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -778,11 +778,11 @@ def test_calls_whose_end_is_broken_off_end_with_the_client(
     of, name = where
     work, broken = getattr(of, name), []
 
-    def ends_once(one: Any, *given: Any, **named: Any) -> None:
+    def ends_once(one: Any, *given: Any) -> Any:
         if threading.current_thread() is threading.main_thread() and not broken:
             broken.append(one)
             raise SystemExit(3)
-        work(one, *given, **named)
+        return work(one, *given)
 
     with two_slots() as (one, _):
         with without_thread(one):

@@ -83,7 +83,7 @@ class Shard:
     def push_rows(self, ids: Array, values: Array, step: int = 0, **changed: Any) -> None:
         cut = self.routing.tables[0]
         source = RowSource(ids, values, cut)
-        payload = b"".join(source.read(0, source.nbytes))
+        payload = b"".join(source(0, source.nbytes))
         chunks = -(-len(ids) // cut.rows_up)
         self.say(push_of(0, [len(payload)], step=step, chunks=chunks, count=chunks, **changed), payload)
 

@@ -116,7 +116,7 @@ def test_who_pulls_the_rows_that_were_pushed_gets_them_as_they_were_set_since() 
 def answered(table: Table, wait: PullWait) -> list[float]:
     (run,) = table.state.answers(wait, 1)
     assert run is not None
-    (payload,) = run.source.read(0, run.nbytes)
+    (payload,) = run.source(0, run.nbytes)
     return np.frombuffer(payload, np.float32).reshape(-1, WIDTH)[:, 0].tolist()
 
 
@@ -146,7 +146,7 @@ def test_rows_that_two_slots_push_are_updated_once_and_both_slots_get_them(commo
         for wait in ready(table):
             (run,) = table.answers(wait, step + 1)
             assert run is not None
-            (payload,) = run.source.read(0, run.nbytes)
+            (payload,) = run.source(0, run.nbytes)
             found = np.frombuffer(payload, np.float32).reshape(-1, WIDTH)
             assert found[:, 0].tolist() == found[:, 1].tolist() == values[wait.rows.ids].tolist()
     for name, wanted in ((None, values), ("momentum", velocity)):

@@ -231,7 +231,7 @@ def test_a_frame_within_one_buffer_is_a_view_of_it() -> None:
 class Turned:
     """A source that lays what it is asked for the other way round: what comes of a segment depends on all of it."""
 
-    def read(self, start: int, stop: int) -> Sequence[bytes]:
+    def __call__(self, start: int, stop: int) -> Sequence[bytes]:
         return (bytes(reversed(range(start, stop))),)
 
 
@@ -482,7 +482,7 @@ def test_what_is_cancelled_is_not_kept() -> None:
         segment = slice_of(1024, index=10 + index)
         outbox.put(segment, 3)
         outbox.cancel(3)
-        assert not segment.source.read(0, 1024)[0]
+        assert not segment.source(0, 1024)[0]
         assert outbox.fill(0.0) is None
         assert len(outbox._heap) <= 2 * len(kept)
     outbox.cancel(1)
@@ -503,8 +503,8 @@ def test_large_parts_of_a_buffer_are_wrapped_once_and_the_others_never(monkeypat
 
     source = BufferSource(memoryview(b"0123456789"), wrap)
     for start, stop in [(0, 4), (4, 10), (0, 4), (4, 10), (0, 3)]:
-        (part,) = source.read(start, stop)
+        (part,) = source(start, stop)
         assert bytes(part) == b"0123456789"[start:stop]
     assert wrapped == [b"0123", b"456789"]
-    source.read(1, 9)
+    source(1, 9)
     assert len(source._parts) == 1, "those of other steps are not kept for ever"

@@ -32,13 +32,13 @@ def segments(cut: RowLayout, base: memoryview, chunk_rows: int, chunks: int, sto
 
 def segment_of(source: RowSource, cut: RowLayout, low: int, high: int, chunks: int) -> PushSegment:
     """Chunks `low` to before `high` as they arrive in memory that nobody else has."""
-    part = b"".join(source.read(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
+    part = b"".join(source(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
     return PushSegment(PayloadKind.GRADIENT, 1, 0, 0, low, high - low, chunks, [memoryview(bytearray(part))])
 
 
 def packed(rows: Rows, cut: RowLayout, picked: Array | None = None) -> memoryview:
     source = RowSource(rows.ids, rows.values, cut, picked)
-    return memoryview(b"".join(source.read(0, source.nbytes)))
+    return memoryview(b"".join(source(0, source.nbytes)))
 
 
 def joined(parts: list[Rows]) -> list[Array]:
@@ -84,7 +84,7 @@ def test_rows_that_leave_are_read_where_they_lie_until_then() -> None:
     cut = cut_of(1, 2, 7)
     ids, values = np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2)
     source = RowSource(ids, values, cut)
-    for part, own in zip(source.read(cut.chunk_bytes, 2 * cut.chunk_bytes), (ids, values), strict=True):
+    for part, own in zip(source(cut.chunk_bytes, 2 * cut.chunk_bytes), (ids, values), strict=True):
         assert np.shares_memory(np.frombuffer(part, np.uint8), own)
 
 
