@@ -149,7 +149,7 @@ class TableState(BucketSteps):
         self._made: FirstOf = lambda indices: first(layout.ids_at(shard, indices))
         """The first values of rows that are not here."""
         self._measured = -1
-        self._ahead: dict[int, list[Rows]] = {}
+        self._ahead: dict[tuple[int, int], list[Rows]] = {}
         self._late: list[Rows] = []
         self._known_sets = KnownSets()
         count = layout.rows_on(shard) if layout.growth is None else None
@@ -286,7 +286,7 @@ class TableState(BucketSteps):
             self.updates += 1
         self._total = None
         self.versions[0] = min(self.added.ravel().tolist())
-        yield from self._put_ahead() if self._ahead or self._late else ()
+        yield from self._put_ahead(index, step + 1) if self._ahead or self._late else ()
         self.is_changing = False
         if self.reached is not None:
             self.reached(self.version, 0, 1)
@@ -421,17 +421,22 @@ class TableState(BucketSteps):
         passed = now + 1 if self.is_changing and spec.is_sync else now
         if not spec.holds_at_once:
             where = f"slot {slot}, key {spec.key!r}"
-            check_version(where, version, now, passed if version else 0, given=spec.given, waiting=self._ahead)
+            waiting = [of for _, of in self._ahead]
+            check_version(where, version, now, passed if version else 0, given=spec.given, waiting=waiting)
         self._known_sets.add(first, stop, origin)
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
             self._write(value, only_new=True)
             return True
-        is_ahead = version > now and not spec.holds_at_once
-        if not is_ahead and not self.is_changing:
+        index, of = 0, version if version > now else 0
+        if spec.holds_at_once:  # Behind what the slot has pushed, unless that waits for it.
+            index, of = self.indices.get(slot, -1), 0
+            if index >= 0 and self.arrived[index, 0] > self.added[index, 0] and not self.has_unset(value.ids):
+                of = int(self.arrived[index, 0])
+        if not of and not self.is_changing:
             self._write(value)
             return True
-        parts = self._ahead.setdefault(version, []) if is_ahead else self._late
+        parts = self._ahead.setdefault((index, of), []) if of else self._late
         parts.append(value)
         if sum([len(one.ids) for one in parts]) > 2 * len(parts[0].ids):  # What is set again takes no more memory.
             parts[:] = [_last_of(parts)]
@@ -475,9 +480,10 @@ class TableState(BucketSteps):
         rows_of = rows_of[rows_of < len(rows.ids)]
         return Rows(rows.ids.take(rows_of), rows.values.take(rows_of, axis=0))
 
-    def _put_ahead(self) -> Iterator[None]:
-        """Puts what was set for the version that begins, then what came during the update; stops after each piece."""
-        ahead, late = self._ahead.pop(self.version, []), self._late
+    def _put_ahead(self, index: int, version: int) -> Iterator[None]:
+        """Puts what was set for the version that begins, of slot number `index` where slots go on by themselves, then
+        what came during the update; stops after each piece."""
+        ahead, late = self._ahead.pop((index, version), []), self._late
         self._late = []
         for parts in (ahead, late):
             for part in batches([_last_of(parts)], self.piece_rows) if parts else ():
