@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -247,6 +247,12 @@ class Store:
     def close(self) -> None:
         """Fails what is open and releases sockets and threads. Idempotent."""
         raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 # --- Reads several keys at one version while others push --------------------------------------------------------------
