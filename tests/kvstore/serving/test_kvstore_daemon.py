@@ -191,7 +191,7 @@ SERVED = ("--server", "http://127.0.0.1:1")
         (
             [*SERVED, "--table-directory", "./tab", "--table-memory", "1GiB"],
             2,
-            "error: --table-directory is './tab'; Path does not point to a directory",
+            "error: --table-directory is './tab'; there is no such directory; make it first",
         ),
         ([*SERVED, "--metrics-host", "127.0.0.1"], 2, "--metrics-host needs --metrics-port: without a port no metrics"),
         (["--description", "/nowhere/store.json", "--shard", "0"], 1, "No such file"),
