@@ -183,8 +183,6 @@ class GradientEncoders:
         self._slot = slot
         self._scaling = description.commit.loss_scaling if description.commit is not None else None
         self._scale = LossScale(1.0 if self._scaling is None else self._scaling.initial)
-        self._under_way = 0
-        """Pushes that are not all encoded, or not all acknowledged."""
         self.residuals: dict[str, Array] = {}
         """By key, elements: what encodings have left out so far. Memory is taken as they are written."""
         self._encoders: dict[str, KeyEncoder] = {}
@@ -194,9 +192,8 @@ class GradientEncoders:
                 residual = self.residuals[key.key] = np.zeros(key.size, codec.dtype)
                 bounds = slices.bounds(0, slices.count) // codec.dtype.itemsize
                 self._encoders[key.key] = KeyEncoder(codec, bounds, residual)
-        self._captured: Callable[[dict[str, Array] | int], None] | None = None
-        """Called with what is captured, once all of it is."""
-        self._capture_step = 0
+        self._capture: tuple[int, Callable[[dict[str, Array] | int], None]] | None = None
+        """Before which step it is captured what is owed, and what is called with that."""
         self._steps_ended = 0
         """Steps that this slot is through with: their barriers have ended."""
 
@@ -223,12 +220,10 @@ class GradientEncoders:
         for one in found:
             if one is not None:
                 one.begun.append(step)
-        self._under_way += 1
         return found
 
     def end_push(self, encoders: Sequence[KeyEncoder | None], step: int, *, failed: bool) -> None:
         """A push with these encoders has ended."""
-        self._under_way -= 1
         for one in encoders:
             if one is not None:
                 one.end_push(step, failed=failed)
@@ -253,14 +248,14 @@ class GradientEncoders:
         except MemoryError:
             self._end_capture()
             raise
-        self._captured, self._capture_step = captured, step
+        self._capture = step, captured
         self._finish_capture()
 
     def _finish_capture(self) -> None:
         """What is owed changes no more until the step, where all before it have been encoded."""
-        captured, step, encoders = self._captured, self._capture_step, self._encoders.values()
-        if captured is None:
+        if self._capture is None:
             return
+        (step, captured), encoders = self._capture, self._encoders.values()
         if self._steps_ended >= step and all(begun >= step for one in encoders for begun in one.begun):
             for one in encoders:
                 one.capture(0, len(one))
@@ -270,15 +265,15 @@ class GradientEncoders:
             captured(owed)
 
     def _end_capture(self) -> None:
-        self._captured = None
+        self._capture = None
         for one in self._encoders.values():
             one.capture_step, one.captured = math.inf, np.empty(0)
 
     def restore(self, residuals: Mapping[str, Array], scale: LossScale | None = None) -> None:
         """Sets the residuals, by key; keys that are not named begin at 0 again. `scale` is that of the next step, where
         there is one. Raises StoreRefusedError while pushes are under way."""
-        if self._under_way:
-            detail = f"{self._under_way} pushes are under way"
+        if under_way := {step for one in self._encoders.values() for step in one.begun}:
+            detail = f"pushes of steps {sorted(under_way)} are under way"
             raise StoreRefusedError(f"slot {self._slot}: restore of residuals: {detail}")
         self._scale = self._scale if scale is None else scale
         for key, own in self.residuals.items():

@@ -559,7 +559,6 @@ class Poller:
                 finally:  # Whatever fails, nobody waits for ever.
                     try:
                         sockets.close(str(self.end_reason()))
-                        sockets.release()
                     finally:
                         self._is_released = True
                         sockets.core.end_futures()

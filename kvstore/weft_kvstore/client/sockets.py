@@ -408,12 +408,9 @@ class ClientSockets:
                 submitted.popleft()
 
     def close(self, reason: str) -> None:
-        """Fails all operations for that reason, and queues a Bye. `release` follows, then `core.end_futures`."""
+        """Fails all operations for that reason, says good-bye, and closes everything. `core.end_futures` follows."""
         self.refuse_submitted(reason)
         self.core.close(reason)
-
-    def release(self) -> None:
-        """Sends the Byes, and closes everything."""
         self.send(time.monotonic())
         for shard in list(self._sockets):
             self._drop(shard, GOODBYE_MS)

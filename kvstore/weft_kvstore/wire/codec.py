@@ -26,6 +26,8 @@ from weft_kvstore.wire.messages import (
     Push,
     Reply,
     Request,
+    SentRow,
+    ValueRow,
     Values,
     nbytes_of,
 )
@@ -119,13 +121,13 @@ def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
     return [memoryview(memory[offset : offset + nbytes]) for offset, nbytes in message.at]  # type: ignore[arg-type]
 
 
-def _split(parts: Sequence[memoryview], sizes: Sequence[int]) -> list[Sequence[memoryview]]:
-    """The payload split into segments of these sizes, which add up to it."""
+def _split(parts: Sequence[memoryview], rows: Sequence[SentRow | ValueRow]) -> list[Sequence[memoryview]]:
+    """The payload split into the segments of these rows, whose bytes add up to it."""
     found: list[Sequence[memoryview]] = []
     number = begin = 0
-    for size in sizes:
+    for nbytes in map(nbytes_of, rows):
         some: list[memoryview] = []
-        left = size
+        left = nbytes
         while left or not some:
             part = parts[number][begin : begin + left]
             some.append(part)
@@ -171,7 +173,7 @@ class PushSegment(NamedTuple):
 def push_segments(push: Push, parts: Sequence[memoryview], *, shared: bool = False) -> list[PushSegment]:
     """The segments of a frame; the codec has checked that `nbytes` adds up."""
     rows, found = push.segments, []
-    split = [parts] if len(rows) == 1 else _split(parts, [*map(nbytes_of, rows)])
+    split = [parts] if len(rows) == 1 else _split(parts, rows)
     for (payload_kind, request, bucket, step, chunks, first, count, _), some in zip(rows, split, strict=True):
         found.append(PushSegment(payload_kind, request, bucket, step, first, count, chunks, some, shared))
     return found
@@ -202,7 +204,7 @@ class ValueSegment(NamedTuple):
 def value_segments(values: Values, parts: Sequence[memoryview]) -> list[tuple[int, ValueSegment]]:
     """The segments of a frame, each with the request that it answers; the codec has checked that `nbytes` adds up."""
     rows, found = values.segments, []
-    split = [parts] if len(rows) == 1 else _split(parts, [*map(nbytes_of, rows)])
+    split = [parts] if len(rows) == 1 else _split(parts, rows)
     owned = len(rows) == 1 and not values.at
     for (request, array, bucket, version, compressed, first, count, _), some in zip(rows, split, strict=True):
         payload = some[0] if len(some) == 1 else memoryview(b"".join(some))

@@ -195,10 +195,8 @@ class LinkBounds:
 
 
 class OutFrame(NamedTuple, Generic[E, W]):
-    """A frame that leaves now: its number, its segments, the bytes that they have together, when it left, and how many
-    bytes were in flight then, its own among them. `rows` are those of its message: the fields of an entry, then
-    `first`, `count`, `nbytes`. Segments that
-    continue one another have one together."""
+    """A frame that leaves now: its number, the rows of its message, its segments, the bytes that they have together,
+    when it left, and how many bytes were in flight then, its own among them."""
 
     number: int
     rows: list[Any]
@@ -227,6 +225,23 @@ class OutFrame(NamedTuple, Generic[E, W]):
         else:
             parts = [part for _, parts in self.sections() for part in parts]
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _rows_of(segments: Sequence[OutSegment[Any, Any]]) -> list[Any]:
+    """The rows by which a message names the segments of its frame: the fields of an entry, then `first`, `count`,
+    `nbytes`. Segments that continue one another have one together."""
+    rows: list[Any] = []
+    entry, next_slice = None, 0
+    for segment in segments:
+        if segment.first == next_slice and segment.entry == entry:
+            rows[-1][-2] += segment.count
+            rows[-1][-1] += segment.nbytes
+        else:
+            entry = segment.entry
+            rows.append([*entry, segment.first, segment.count, segment.nbytes])
+        next_slice = segment.first + segment.count
+        segment.row = len(rows) - 1
+    return rows
 
 
 # --- The queue of slices at the sending end of a link: priorities, frames filled at the moment of sending, credit -----
@@ -288,74 +303,51 @@ class Outbox(Generic[E, W]):
     def fill(self, now: float, most: float = math.inf) -> OutFrame[E, W] | None:
         """The frame to send now, of the most urgent slices, `most` bytes of them where none is larger; None where
         nothing waits or the credit is used up."""
-        if not self._heap:
-            return None
-        credit = self.bounds.credit_bytes
+        heap, credit = self._heap, self.bounds.credit_bytes
         room = credit - self.in_flight_bytes
         largest = int(min(self.bounds.frame_bytes, most))
         limit = min(largest, room)
         if limit < min(largest, self.queued_bytes) and 2 * self.in_flight_bytes > credit:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         segments: list[OutSegment[E, W]] = []
-        rows: list[Any] = []
-        entry: E | None = None
-        total = next_slice = 0
-        while self._heap and len(segments) < MAX_ENTRIES:
-            segment = self._take(limit - total, None if segments else room)
-            if segment is None:
-                break
-            first, count, nbytes = segment.first, segment.count, segment.nbytes
-            if first == next_slice and segment.entry == entry:
-                rows[-1][-2] += count
-                rows[-1][-1] += nbytes
+        total = 0
+        while heap and len(segments) < MAX_ENTRIES:
+            segment = heap[0][3]
+            if segment.source is CANCELLED:
+                heapq.heappop(heap)
+                self._cancelled -= 1
+                continue
+            count = segment.count  # How many leave before any other, within the limit.
+            if segment.nbytes > limit - total:
+                count = int(segment.bounds[1:].searchsorted(segment.start + limit - total, "right"))
+            if segment.priorities is not None and len(heap) > 1:
+                priority, seq, *_ = min(heap[1:3])
+                side: Literal["left", "right"] = "right" if segment.seq < seq else "left"
+                count = min(count, max(int(segment.priorities.searchsorted(priority, side)), 1))
+            if not count:  # A frame's first slice may be larger than the limit, and than the credit if it goes alone.
+                if segments or (int(segment.bounds[1]) - segment.start > room and self.in_flight_bytes):
+                    break
+                count = 1
+            if count < segment.count:
+                rest, segment = segment, segment.split(count)
+                heapq.heapreplace(heap, (rest.priority, rest.seq, rest.first, rest))
             else:
-                entry = segment.entry
-                rows.append([*entry, first, count, nbytes])  # type: ignore[misc]  # it is a tuple
-            next_slice = first + count
-            segment.row = len(rows) - 1
+                heapq.heappop(heap)
+                others = self.waiting[segment.request]
+                del others[segment]
+                if not others:
+                    del self.waiting[segment.request]
             segments.append(segment)
-            total += nbytes
+            total += segment.nbytes
             self.queued_slices -= count
         if not segments:
             return None
         self.queued_bytes -= total
         self._frame_number += 1
         self.in_flight_bytes += total
-        frame = OutFrame(self._frame_number, rows, segments, total, now, self.in_flight_bytes)
+        frame = OutFrame(self._frame_number, _rows_of(segments), segments, total, now, self.in_flight_bytes)
         self.frames[frame.number] = frame
         return frame
-
-    def _take(self, limit: int, room: int | None) -> OutSegment[E, W] | None:
-        """The most urgent slices that leave before any other, within so many bytes; None where not even one does. Where
-        there is a `room`, a first one may be larger than the limit, and than the room if nothing is under way."""
-        heap = self._heap
-        while heap and heap[0][3].source is CANCELLED:
-            heapq.heappop(heap)
-            self._cancelled -= 1
-        if not heap:
-            return None
-        segment = heap[0][3]
-        count = segment.count
-        if segment.nbytes > limit:
-            count = int(segment.bounds[1:].searchsorted(segment.start + limit, "right"))
-        if segment.priorities is not None and len(heap) > 1:
-            priority, seq, *_ = min(heap[1:3])
-            side: Literal["left", "right"] = "right" if segment.seq < seq else "left"
-            count = min(count, max(int(segment.priorities.searchsorted(priority, side)), 1))
-        if not count:
-            if room is None or (int(segment.bounds[1]) - segment.start > room and self.in_flight_bytes):
-                return None
-            count = 1
-        if count < segment.count:
-            some = segment.split(count)
-            heapq.heapreplace(heap, (segment.priority, segment.seq, segment.first, segment))
-            return some
-        heapq.heappop(heap)
-        others = self.waiting[segment.request]
-        del others[segment]
-        if not others:
-            del self.waiting[segment.request]
-        return segment
 
     def acknowledge(self, number: int, now: float) -> list[OutSegment[E, W]]:
         """The segments of a frame that has arrived. Raises ProtocolError for a frame that is not in flight."""
