@@ -456,7 +456,10 @@ class RowOperation(PushPull):
         for shard, positions in enumerate(self._by_shard):
             rows = self.rows_pulled if positions is None else len(positions)
             if rows:
-                chunks = 0 if is_same else self._send_ids(shard, ids if positions is None else ids.take(positions))
+                chunks = 0
+                if not is_same:
+                    of = BufferSource(bytes_of(ids if positions is None else ids.take(positions)))
+                    chunks = self._put(shard, PayloadKind.IDS, self.version, of, rows, layout.ids_up, ID_BYTES)
                 self.asked[shard] = [(self._bucket, 0, 0, chunks)]
                 self._received[shard] = rows, bytearray(len(self._arrays) * -(-rows // layout.rows_down))
                 pending[shard] = len(self._received[shard][1])
@@ -480,28 +483,21 @@ class RowOperation(PushPull):
             source = RowSource(ids, values, layout, positions)
             if not source.count and (kind in _ROWS_ALONE or not layout.rows_on(shard)):
                 continue
-            chunks = pending[shard] = max(-(-source.count // layout.rows_up), 1)
-            self._put(shard, kind, self.step, chunks, layout.chunk_bytes, source)
-            self._missing += chunks
+            width = ID_BYTES + layout.row_bytes
+            pending[shard] = self._put(shard, kind, self.step, source, source.count, layout.rows_up, width)
         return pending
 
-    def _send_ids(self, shard: int, ids: Array) -> int:
-        """How many chunks of ids the shard is sent for what it is asked."""
-        layout = self._layout
-        chunks, chunk_bytes = chunks_of(len(ids), layout.ids_up), layout.ids_up * ID_BYTES
-        self._put(shard, PayloadKind.IDS, self.version, chunks, chunk_bytes, BufferSource(bytes_of(ids)))
-        self._missing += chunks
-        return chunks
-
     def _put(  # noqa: PLR0917  # as a message has it
-        self, shard: int, kind: PayloadKind, step: int, chunks: int, chunk_bytes: int, source: RowSource | BufferSource
-    ) -> None:
-        """Chunks that lie one behind the other, each but the last of `chunk_bytes`."""
-        bounds: Array = np.arange(chunks + 1) * chunk_bytes
-        bounds[-1] = source.nbytes
+        self, shard: int, kind: PayloadKind, step: int, source: Source, rows: int, chunk_rows: int, row_bytes: int
+    ) -> int:
+        """Sends so many rows, or ids, of `row_bytes` each, in chunks of `chunk_rows`. How many chunks they are."""
+        chunks = chunks_of(rows, chunk_rows)
+        bounds: Array = np.minimum(np.arange(chunks + 1) * chunk_rows, rows) * row_bytes
         entry = SentEntry(kind, self.number, self._bucket, step, chunks)
         segment: SentSegment = OutSegment(entry, 0, bounds, source, priority=self._ahead, owner=self)
         self.segments.setdefault(shard, []).append(segment)
+        self._missing += chunks
+        return chunks
 
     def write(self, shard: int, received: ValueSegment) -> int:
         """Copies adjacent chunks to where they belong; those that are a whole array, and large, are that array from now

@@ -44,7 +44,7 @@ from weft_kvstore.wire.messages import (
     Refused,
     Request,
     Why,
-    chunks_of,
+    chunks_in,
     nbytes_of,
 )
 
@@ -181,7 +181,7 @@ class ShardCore:
         say."""
         peer.arrived(push.acknowledge, now)
         pull = push.pull
-        if pull is not None and any(map(chunks_of, push.segments)):  # Its ids may be in this frame.
+        if pull is not None and any(map(chunks_in, push.segments)):  # Its ids may be in this frame.
             self._pull(peer, pull)
             pull = None
             if peer.identity is None:

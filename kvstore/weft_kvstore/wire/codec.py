@@ -34,7 +34,6 @@ from weft_kvstore.wire.messages import (
 
 MAGIC: Final = b"WEFT"
 FORMAT_VERSION: Final = 15
-NUMBER_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
 MAX_PARTS: Final = 2
 

@@ -140,7 +140,7 @@ At = Annotated[list[tuple[Count, Positive]], msgspec.Meta(max_length=MAX_ENTRIES
 """Where a payload is in its sender's memory: offset and length of each of its parts, in order. Empty: it is the
 message's second part."""
 
-chunks_of, nbytes_of = itemgetter(4), itemgetter(-1)
+chunks_in, nbytes_of = itemgetter(4), itemgetter(-1)
 """Fields of a row of a Push; `nbytes_of` also of a row of Values."""
 
 SentRow = tuple[PayloadKind, Count, Count, Count, Count, Count, Positive, Count]

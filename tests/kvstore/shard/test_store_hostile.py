@@ -25,7 +25,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
-from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, NUMBER_BYTES, encode
+from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, encode
 from weft_kvstore.wire.messages import (
     MAX_ENTRIES,
     Acknowledge,
@@ -48,7 +48,7 @@ from weft_kvstore.wire.messages import (
     Why,
 )
 
-PREFIX = MAGIC + bytes([FORMAT_VERSION]) + bytes(NUMBER_BYTES)
+PREFIX = MAGIC + bytes([FORMAT_VERSION]) + bytes(8)
 SLOTS = 2
 SPARE = 2
 """A slot that contributes to no key: a hostile member may take it without holding the others up."""

@@ -19,7 +19,6 @@ from weft_kvstore.wire.codec import (
     FORMAT_VERSION,
     MAGIC,
     MAX_HEADER_BYTES,
-    NUMBER_BYTES,
     ProtocolError,
     decode_reply,
     decode_request,
@@ -29,7 +28,7 @@ from weft_kvstore.wire.codec import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
-PREFIX = MAGIC + bytes([FORMAT_VERSION]) + bytes(NUMBER_BYTES)
+PREFIX = MAGIC + bytes([FORMAT_VERSION]) + bytes(8)
 ALL = {**REQUESTS, **REPLIES}
 
 
