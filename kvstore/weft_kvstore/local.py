@@ -149,6 +149,12 @@ class LocalStore(LocalSlot):
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def __enter__(self) -> LocalStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _soon(self, work: Callable[[], object]) -> None:
         self._calls.append(work)
         self._wakes.put(None)
@@ -165,7 +171,12 @@ class LocalStore(LocalSlot):
         try:
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
                 while not self._closing:
-                    self._round()
+                    try:
+                        self._round()
+                    except Exception as error:
+                        if self._shard.job is None:
+                            raise
+                        self._shard.fail(error)  # The clients are told.
         except Exception as error:  # the thread's outermost frame: whoever waits on a future must hear of it
             self._reason = f"the store's thread failed: {type(error).__name__}: {error}"
             raise
@@ -213,13 +224,8 @@ class LocalStore(LocalSlot):
             outgoing, link.outgoing = link.outgoing, []
             for header, *payload in outgoing:
                 busy = True
-                try:
-                    # Arrays are the caller's again once they have arrived.
-                    shard.receive(identity, [header, *map(bytes, payload)], now)
-                except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
-                    _log.exception("a message of slot %d failed; its connection is dropped", slot)
-                    shard.links.disconnect(identity)
-                    client.disconnected(0, now)
+                # Arrays are the caller's again once they have arrived.
+                shard.receive(identity, [header, *map(bytes, payload)], now)
         shard.flush(time.monotonic())
         answers, shard.links.outgoing = shard.links.outgoing, []
         for identity, parts in answers:

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.steps import RuleFailedError
+from weft_kvstore.bucket.steps import JobFailedError
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
@@ -330,7 +330,7 @@ def _outcome(take: Callable[[], Any]) -> tuple[Any, Exception | None]:
     """What it gives, or raises."""
     try:
         return take(), None
-    except (StoreError, MemoryError, RuleFailedError) as error:
+    except (StoreError, MemoryError, JobFailedError) as error:
         return None, error
 
 

@@ -33,8 +33,8 @@ THE_BARRIER: Final = "the barrier"
 """What errors call the barrier's key, of which no caller knows."""
 
 
-class RuleFailedError(Exception):
-    """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
+class JobFailedError(Exception):
+    """The job ends, not the shard: a rule cannot make an update, or there is no memory. The text names the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +85,11 @@ class UpdateSpec:
         """The words by which an error names a slice."""
         return self.key_named(slice_)
 
-    def failed(self, step: int, error: Exception, first: int = 0, last: int = 0) -> RuleFailedError:
+    def failed(self, step: int, error: Exception, first: int = 0, last: int = 0) -> JobFailedError:
         """What to raise where the rule has failed on slices that were computed at once."""
         where = self.named(first) if last == first else f"{self.named(first)} to {self.named(last)}"
         detail = str(error) or type(error).__name__  # A MemoryError has no words.
-        return RuleFailedError(f"rule {self.rule.name!r} failed on {where}, step {step}: {detail}")
+        return JobFailedError(f"rule {self.rule.name!r} failed on {where}, step {step}: {detail}")
 
 
 # --- A pull on a shard, until it is answered --------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class BucketUpdate:
                 self.encoded.encode(first, stop, None)
 
     def with_gradient(self, gradient: Gradient, contributors: int, step: int) -> None:
-        """Applies a sum of gradients as the update of `step`. Raises RuleFailedError."""
+        """Applies a sum of gradients as the update of `step`. Raises JobFailedError."""
         spec, first, stop = self._spec, gradient.first, gradient.stop
         is_one = stop - first == 1
         alike = [(first, stop, int(self.updates[first]))] if is_one else ranges_alike(self.updates[first:stop], first)

@@ -176,12 +176,12 @@ class ClientCore:
     def begin(self, operation: Operation, now: float) -> None:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
-        number = self._number = operation.number = self._number + 1
-        if operation.priority or self._sent_last is not None:
-            operation.sent_at = self._sent_at(operation)
-        operation.due_at = now + self._timeout_s
-        self.open[number] = operation  # From here on, whatever is raised, `close` ends it.
         try:
+            number = self._number = operation.number = self._number + 1
+            if operation.priority or self._sent_last is not None:
+                operation.sent_at = self._sent_at(operation)
+            operation.due_at = now + self._timeout_s
+            self.open[number] = operation  # From here on, whatever is raised, `close` ends it.
             shards = operation.pending = operation.prepare(self.routing, self.encoders)
         except Exception as error:  # noqa: BLE001  # an operation's outermost frame
             self.end(operation, self._raised(operation, error))

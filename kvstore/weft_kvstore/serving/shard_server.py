@@ -290,36 +290,48 @@ class ShardServer:
         return found
 
     def _run(self) -> None:
-        poller, socket, listener = zmq.Poller(), self._router.socket, self._listener
-        connections = self._router.connections
-        poller.register(socket, zmq.POLLIN)
-        for one in (self._wakeup, connections, listener):
+        poller = zmq.Poller()
+        poller.register(self._router.socket, zmq.POLLIN)
+        for one in (self._wakeup, self._router.connections, self._listener):
             if one is not None:
                 poller.register(one.fileno(), zmq.POLLIN)  # A number is polled in less time than an object.
         try:
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
                 while not self._stopping:
-                    if not self._round():
-                        continue
-                    idle = self._clock()
-                    events = poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0))
-                    self._seconds["idle"] += self._clock() - idle
-                    for one, _ in events:
-                        if one is socket:
-                            self._has_come = True
-                        elif listener is not None and one == listener.fileno():
-                            listener.receive()
-                            self._core.links.memory_changed()
-                        elif one == connections.fileno():
-                            connections.receive()
-                        else:
-                            self._wakeup.clear()
+                    try:
+                        if self._round():
+                            self._wait(poller)
+                    except Exception as error:
+                        if self._core.job is None:
+                            raise
+                        self._core.fail(error)  # Its clients are told, and the shard goes on without it.
         except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever runs the shard must hear of it
             _log.exception("the shard at %s has failed", self.endpoint)
             self.error = error
         finally:
             self._close()
             self.ended.set()
+
+    def _wait(self, poller: zmq.Poller) -> None:
+        """Until something comes, or is to be done."""
+        idle, socket, listener, connections = (
+            self._clock(),
+            self._router.socket,
+            self._listener,
+            self._router.connections,
+        )
+        events = poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0))
+        self._seconds["idle"] += self._clock() - idle
+        for one, _ in events:
+            if one is socket:
+                self._has_come = True
+            elif listener is not None and one == listener.fileno():
+                listener.receive()
+                self._core.links.memory_changed()
+            elif one == connections.fileno():
+                connections.receive()
+            else:
+                self._wakeup.clear()
 
     def _round(self) -> bool:
         """Reads what came, merges the most urgent slice, sends; reads again after each slice, or where a flood has come
@@ -376,11 +388,7 @@ class ShardServer:
             self._has_come = False
             identity, parts = router.receive()
             received_at = clock()
-            try:
-                core.receive(identity, parts, received_at)
-            except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
-                _log.exception("a message of %s failed; its connection is dropped", identity.hex())
-                core.links.disconnect(identity)
+            core.receive(identity, parts, received_at)
             done = clock()
             merged, core.work.at_once_s = core.work.at_once_s, 0.0
             seconds["receive"] += received_at - begun

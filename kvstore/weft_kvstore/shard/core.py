@@ -12,7 +12,7 @@ from functools import partial
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.steps import PullWait
+from weft_kvstore.bucket.steps import JobFailedError, PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
@@ -58,7 +58,7 @@ class ShardCore:
         self.links = Links(settings, boot)
         self.peers = self.links.peers
         self.counts = self.links.counts
-        self.work = Merger(self.links, self.fail, priorities=settings.priorities)
+        self.work = Merger(self.links, priorities=settings.priorities)
         self.arrived: Callable[[int, int, float], None] = lambda slot, step, now: None
         """Called with (slot, step, time) when gradients of a step have come, or that there are none."""
 
@@ -76,14 +76,17 @@ class ShardCore:
             job.gate.on_measured = partial(self._answer_measures, job.gate)
         self.links.open(job)
 
-    def fail(self, reason: str) -> None:
-        """The job cannot go on."""
+    def fail(self, error: Exception) -> None:
+        """The job ends with what was raised, wherever that was: it could go on with wrong sums, or wait for ever."""
+        what, is_told = type(error).__name__, isinstance(error, JobFailedError)
+        reason = str(error) if is_told else f"{'no memory' if what == 'MemoryError' else what}: {error}"
         if self.job is not None:
-            _log.error("job %r has failed on shard %d: %s", self.job.description.job, self.job.shard, reason)
+            name, shard, info = self.job.description.job, self.job.shard, None if is_told else error
+            _log.error("job %r has failed on shard %d: %s", name, shard, reason, exc_info=info)
         self.close(reason)
 
     def close(self, reason: str) -> None:
-        """Drops the job, for a reason that its clients are told. Idempotent: one message may fail the job twice."""
+        """Drops the job, for a reason that its clients are told. Idempotent."""
         job = self.links.job
         if job is not None:
             self.work.queue.clear()
@@ -92,7 +95,8 @@ class ShardCore:
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message. What is no message, or not from a client of a job here, is counted and answered with Refused.
-        What cannot be taken in whole, without memory say, fails the job: it could go on with wrong sums."""
+        For lack of memory, say, the connection is lost of what cannot be read. What cannot be taken in whole raises, as
+        all that the core does may: then the job has to `fail`."""
         self.counts["received_bytes"] += sum(map(len, parts))
         message: Request | None = None
         try:
@@ -123,22 +127,14 @@ class ShardCore:
                     self.links.waiting[peer] = None
             else:
                 self._handle(peer, message, now)
-        except Exception as error:
-            if message is None and not isinstance(error, ProtocolError):
+        except ProtocolError as error:  # What came before it may have to be copied.
+            self.links.refuse(identity, error)
+        except Exception:
+            if message is not None:
                 raise
-            self._not_taken_in(identity, error)
-
-    def _not_taken_in(self, identity: bytes, error: Exception) -> None:
-        """What is malformed ends its connection, for which what came before it may have to be copied."""
-        try:
-            if isinstance(error, ProtocolError):
-                self.links.refuse(identity, error)
-                return
-        except Exception as other:  # noqa: BLE001  # as above
-            error = other
-        what = "no memory to take in" if isinstance(error, MemoryError) else f"{type(error).__name__} in taking in"
-        _log.error("%s a message", what, exc_info=error)
-        self.fail(f"{what} a message: {error}")
+            _log.exception("a message of %s could not be read; its connection is dropped", identity.hex())
+            self.links.disconnect(identity)
+            self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "a message of this connection was not read"))
 
     def _handle(self, peer: Peer, message: Request, now: float) -> None:
         match message:
@@ -184,8 +180,6 @@ class ShardCore:
         if pull is not None and any(map(chunks_in, push.segments)):  # Its ids may be in this frame.
             self._pull(peer, pull)
             pull = None
-            if peer.identity is None:
-                return
         self.counts["received_frames"] += 1
         shard, work = peer.shard, self.work
         segments = self._shared_segments(peer, push) if push.at else push_segments(push, [payload])
@@ -204,8 +198,6 @@ class ShardCore:
                     raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
-            if peer.identity is None:  # By an answer.
-                return
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer] = None
         if push.at:
@@ -310,8 +302,6 @@ class ShardCore:
         match message:
             case Barrier():  # It has nothing for some keys.
                 self.work.push_nothing(shard, peer.slot, message.step, message.nothing)
-                if peer.identity is None:  # What was merged has failed the job.
-                    return
                 self.arrived(peer.slot, message.step, now)
             case Measure():  # Its step is whole, and it asks what the step amounts to.
                 if message.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:

@@ -107,11 +107,11 @@ class Links:
             job.replace(slot)
         self._left.pop(slot, None)
         if peer is None:
-            peer = self.clients[slot] = Peer(hello, job, self._settings, self.counts)
+            peer = Peer(hello, job, self._settings, self.counts)
         silence_ms = int(self._settings.silence_s * 1000)
         welcome = Welcome(hello.session, self._boot, silence_ms, self.listener)
         peer.connect(identity, hello, welcome, number, now)
-        self.peers[identity] = peer
+        self.clients[slot] = self.peers[identity] = peer
         self.waiting[peer] = None
         self.welcomed(identity)
         self.say(identity, welcome)
@@ -184,7 +184,7 @@ class Links:
         peer.close()
         self.leaving.append(peer)
         if identity is not None:
-            del self.peers[identity]
+            self.peers.pop(identity, None)
             self.forgotten(identity)
         self._release_left()
 

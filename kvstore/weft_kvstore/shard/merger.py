@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from weft_kvstore.arrays import FEW, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.steps import PullWait, RuleFailedError
+from weft_kvstore.bucket.steps import JobFailedError, PullWait
 from weft_kvstore.bucket.update import PIECE_BYTES
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
@@ -38,12 +38,11 @@ WorkStage = Literal["merge", "answer"]
 class Merger:
     """Stores what peers send for the tables and buckets of a job, merges it, and puts answers to pulls into the peers'
     outboxes. `queue` is a heap of tasks that wait: priority, number of arrival, bytes of a piece, and an iterator that
-    stops after each piece. The caller turns NumPy's warnings off: an overflow shows in the values."""
+    stops after each piece. The caller turns NumPy's warnings off: an overflow shows in the values. What it raises
+    that is no refusal ends the job: it is not to be used then."""
 
-    def __init__(self, links: Links, fail: Callable[[str], None], *, priorities: bool) -> None:
-        """`fail` is called with the reason why the job cannot go on: its rule has failed, or there is no memory."""
+    def __init__(self, links: Links, *, priorities: bool) -> None:
         self._links = links
-        self._fail_job = fail
         self._priorities = priorities
         self.clock: Callable[[], float] = float
         """The time in seconds, where `at_once_s` is measured."""
@@ -117,20 +116,9 @@ class Merger:
         kind, number = pushed.payload_kind, pushed.bucket
         of_rows = kind == PayloadKind.RESTORED_STATE or (kind == PayloadKind.VALUE and pushed.chunks)
         part = shard.table(number) if of_rows or number in shard.tables else shard.bucket(number)
-        if part.spec.holds_at_once:
-            self._merge_now(part, pushed.first, pushed.first + pushed.count)
         for first, stop in part.receive_set(slot, pushed, origin):
             self._answer_range(part, first, stop)
             self.merge(part, first, stop)
-
-    def _merge_now(self, part: Bucket | TableState, first: int, stop: int) -> None:
-        """Applies what has come and waits for its turn: a value holds behind the pushes that came before it."""
-        if isinstance(part, TableState):
-            task = part.task or ()
-        else:
-            task = self._changing(part, [(first, stop)]) if part.has_waiting else ()
-        for _ in task:
-            pass
 
     def merge_committed(self, shard: JobShard) -> None:
         """A step was committed: buckets and tables that waited for that are merged."""
@@ -150,8 +138,7 @@ class Merger:
             part.add_pull(wait, *wait.unanswered[number].span)
 
     def work_once(self) -> bool:
-        """The next piece of what is most urgent. True if there was one. A rule that fails ends the job, not the
-        process."""
+        """The next piece of what is most urgent. True if there was one."""
         if not self.queue:
             return False
         entry = heapq.heappop(self.queue)
@@ -176,9 +163,9 @@ class Merger:
 
     def _work_on(self, table: TableState, nbytes: int = PIECE_BYTES) -> None:
         """A table's work is one task, which goes on until nothing is to be done."""
-        if table.task is None:
-            table.task = self._working_on(table)
-            self._begin(table.spec.priority, nbytes, table.task)
+        if not table.has_task:
+            table.has_task = True
+            self._begin(table.spec.priority, nbytes, self._working_on(table))
 
     def _begin(self, priority: int, nbytes: int, task: Iterator[None]) -> None:
         """Queues a task. The first piece of a small one runs while its message is handled, if nothing else waits: to
@@ -190,8 +177,6 @@ class Merger:
                     break
                 else:
                     return
-            except Exception as error:  # noqa: BLE001  # a fault ends the shard, not the connection whose message came
-                task = _failing(error)
             finally:
                 self.at_once_s += self.clock() - begun
         self._turn += 1
@@ -209,16 +194,11 @@ class Merger:
                     self._answer_range(bucket, *changed)
                 if todo:
                     yield
-        except (RuleFailedError, MemoryError) as error:
-            self._fail(error, f"update {bucket.spec.named(first)}")
-
-    def _fail(self, error: Exception, doing: str) -> None:
-        """The job ends: a rule has failed, which names the key, or there is no memory to do something."""
-        self._fail_job(f"no memory to {doing}: {error}" if isinstance(error, MemoryError) else str(error))
+        except MemoryError as error:
+            raise JobFailedError(f"no memory to update {bucket.spec.named(first)}: {error}") from error
 
     def _answer_range(self, part: Bucket | TableState, first: int, stop: int) -> None:
         for wait in part.pulls_of(first, stop):
-            # An answer may lose the connection of those behind it, which have nothing unanswered then.
             self._answer_or_refuse(part, wait, first, stop)
             if part.spec.number not in wait.unanswered:
                 part.forget_pull(wait)
@@ -246,9 +226,11 @@ class Merger:
                     table.merge_is_due = False
                     self._answer_range(table, 0, 1)
                     table.merge_is_due = has_merged and table.has_waiting
-        except (RuleFailedError, MemoryError) as error:
-            self._fail(error, f"merge step {table.version} of {table.spec.named(0)}")
-        table.task = None
+        except MemoryError as error:
+            raise JobFailedError(
+                f"no memory to merge step {table.version} of {table.spec.named(0)}: {error}"
+            ) from error
+        table.has_task = False
 
     def _begin_answer(self, wait: PullWait, table: TableState, version: int) -> None:
         is_short = table.fits_one_piece(wait)
@@ -266,7 +248,7 @@ class Merger:
 
     def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
         """A table's answer to a pull, unless that was cancelled; stops after each piece of it."""
-        if wait.dropped:  # The answer before it may have lost the connection.
+        if wait.dropped:
             return
         self.stage = "answer"
         peer: Peer = wait.peer
@@ -282,9 +264,8 @@ class Merger:
                 if wait.dropped:
                     return
                 self.stage = "answer"
-        except (RuleFailedError, MemoryError) as error:  # Rows that are read are brought up to date by the rule.
-            self._fail(error, f"answer a pull of key {table.spec.key!r}")
-            return
+        except MemoryError as error:
+            raise JobFailedError(f"no memory to answer a pull of {table.spec.named(0)}: {error}") from error
         peer.forget(wait)
         self._links.waiting[peer] = None
 
@@ -308,9 +289,3 @@ class Merger:
         detail = f"{nbytes} bytes of values in {segments} segments wait to be fetched already; wait for some of them"
         self._links.fail(peer, wait.request, FailureCode.REFUSED, detail)
         return False
-
-
-def _failing(error: Exception) -> Iterator[None]:
-    """A task that raises this."""
-    raise error
-    yield

@@ -20,7 +20,7 @@ from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket import arrays as bucket_values
 from weft_kvstore.bucket import update as bucket_update
 from weft_kvstore.bucket.arrays import BucketValues, Gradient, PendingSegments, Pin
-from weft_kvstore.bucket.steps import RuleFailedError
+from weft_kvstore.bucket.steps import JobFailedError
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.shard.job_shard import JobShard
@@ -219,7 +219,7 @@ def test_a_rule_that_fails_is_named_with_the_key_the_slice_and_the_step(error: E
     update = update_of(spec_of(ELEVEN, rule=rule))
     gradient = np.ones(18, np.float32)
     gradient[10] = np.nan  # The third key's third slice.
-    with pytest.raises(RuleFailedError, match=f"rule 'broken' failed on key 'k2', slice 2, step 41: {told}$") as caught:
+    with pytest.raises(JobFailedError, match=f"rule 'broken' failed on key 'k2', slice 2, step 41: {told}$") as caught:
         pushed(update, Segment(0, 11, gradient), 2, 41)
     assert caught.value.__cause__ is error
 
@@ -229,7 +229,7 @@ def test_where_slices_are_computed_together_a_failure_names_the_first_and_the_la
     update = update_of(spec_of(ELEVEN, rule=rule))
     gradient = np.full(10, np.inf, np.float32)
     told = "rule 'broken' failed on key 'k0', slice 2 to key 'k2', slice 3, step 7: no"
-    with pytest.raises(RuleFailedError, match=told):
+    with pytest.raises(JobFailedError, match=told):
         pushed(update, Segment(2, 8, some_of(update, 2, 8, 0) * gradient[0]), 2, 7)
 
 
@@ -240,7 +240,7 @@ def test_a_schedule_that_fails_fails_its_rule() -> None:
 
     update = update_of(replace(spec_of(ELEVEN), hyper_by_key={2: Falling({}, {})}))
     pushed(update, Segment(0, 11, np.ones(18, np.float32)), 2, 4)
-    with pytest.raises(RuleFailedError, match=r"rule 'counting' failed on key 'k2', slice 0, step 5: .*division"):
+    with pytest.raises(JobFailedError, match=r"rule 'counting' failed on key 'k2', slice 0, step 5: .*division"):
         pushed(update, Segment(0, 11, np.ones(18, np.float32)), 2, 5)
 
 

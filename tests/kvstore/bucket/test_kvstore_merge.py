@@ -148,7 +148,7 @@ def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
 def done_by(priorities: Sequence[int], *, by_priority: bool) -> list[str]:
     """The order in which a merger does work of these priorities: "a", "b" and so on, each in two pieces."""
     done: list[str] = []
-    merger = Merger(None, done.append, priorities=by_priority)  # type: ignore[arg-type]  # nobody is answered
+    merger = Merger(None, priorities=by_priority)  # type: ignore[arg-type]  # nobody is answered
 
     def work(name: str) -> Iterator[None]:
         done.append(name)

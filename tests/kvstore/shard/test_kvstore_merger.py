@@ -12,7 +12,7 @@ from store_cluster import key_of, store_of, table_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.arrays import BucketValues
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.steps import PullWait
+from weft_kvstore.bucket.steps import JobFailedError, PullWait
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables import TableState
@@ -38,9 +38,8 @@ class Ends(Merger):
             DESCRIPTION, keys=(msgspec.structs.replace(DESCRIPTION.keys[0], whole=whole),)
         )
         self.shard = JobShard(description, 0, rule=rule)
-        self.failed: list[str] = []
         self.answered: list[int] = []
-        super().__init__(None, self.failed.append, priorities=True)  # type: ignore[arg-type]  # it has no links
+        super().__init__(None, priorities=True)  # type: ignore[arg-type]  # it has no links
 
     def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
         self.answered.append(wait.request)
@@ -74,34 +73,29 @@ def pull_of(request: int) -> PullWait:
 @pytest.mark.parametrize("error", [ValueError("of my own"), ZeroDivisionError("of my own"), MemoryError("of my own")])
 def test_a_rule_that_fails_ends_its_job_by_its_name(error: Exception, whole: bool) -> None:
     ends = Ends(raising(error), whole=whole)
-    ends.push_all()
-    ends.work()
-    assert ends.failed == ["rule 'mine' failed on key 'w', slice 0, step 0: of my own"]
+    with pytest.raises(JobFailedError, match=r"^rule 'mine' failed on key 'w', slice 0, step 0: of my own$"):
+        ends.push_all()
 
 
 def test_a_fault_of_the_store_is_not_told_as_the_rules() -> None:
     ends = Ends(raising(TypeError("a fault")))
-    ends.push_all()
-    with pytest.raises(TypeError, match="a fault"):
-        ends.work()
-    assert ends.failed == []
+    with pytest.raises(TypeError, match=r"^a fault$"):
+        ends.push_all()
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     ends = Ends(lambda *_: None, whole=whole)
     monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
-    ends.push_all()
-    ends.work()
-    assert ends.failed == ["rule 'mine' failed on key 'w', slice 0, step 0: 8 bytes"]
+    with pytest.raises(JobFailedError, match=r"^rule 'mine' failed on key 'w', slice 0, step 0: 8 bytes$"):
+        ends.push_all()
 
 
 def test_weights_that_find_no_memory_end_the_job_and_name_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = Ends(lambda *_: None)
     monkeypatch.setattr(BucketValues, "written", raising(MemoryError("8 bytes")))
-    ends.push_all()
-    ends.work()
-    assert ends.failed == ["no memory to update key 'w', slice 0: 8 bytes"]
+    with pytest.raises(JobFailedError, match=r"^no memory to update key 'w', slice 0: 8 bytes$"):
+        ends.push_all()
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 from store_cluster import key_of, store_of, table_of
 from store_raw import column, pull_of, push_of
+from store_simulation import run_shard
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
@@ -236,9 +238,9 @@ def told(core: ShardCore, monkeypatch: pytest.MonkeyPatch, *messages: tuple[Mess
     monkeypatch.setattr(RowStorage, "read", none)
     hello = Hello("job", 1, 0, 1, bytes(16), 1, digest(description))
     for message, payload in ((hello, None), *messages):
-        core.receive(b"link", encode(message, payload), 1.0)
-        while core.work.work_once():
-            pass
+        run_shard(core, partial(core.receive, b"link", encode(message, payload), 1.0))
+        while core.work.queue:
+            run_shard(core, core.work.work_once)
     (refused,) = of(Refused, [decode_reply(parts)[0] for _, parts in core.links.outgoing])
     assert "no memory to answer a pull of key 't'" in refused.reason
     assert (core.job, core.peers, len(core.work.queue)) == (None, {}, 0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from store_cluster import constant, key_of, store_of
+from store_simulation import run_shard
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.description.check import digest
@@ -69,7 +70,7 @@ class Shard:
 
     def say(self, slot: int, message: Message, payload: bytes | None = None) -> list[Message]:
         """What leaves for the slot then."""
-        self.core.receive(self.identities[slot], encode(message, payload), 0.0)
+        run_shard(self.core, lambda: self.core.receive(self.identities[slot], encode(message, payload), 0.0))
         return self.heard(slot)
 
     def heard(self, slot: int) -> list[Message]:
@@ -236,6 +237,6 @@ def test_what_cannot_be_taken_in_for_lack_of_memory_fails_the_job(what: str, cap
     assert shard.core.job is None
     assert not shard.core.peers
     assert [(one.code, one.reason) for one in shard.heard(1) if isinstance(one, Refused)] == [
-        (RefusalCode.CLOSED, "no memory to take in a message: no room")
+        (RefusalCode.CLOSED, "no memory: no room")
     ]
-    assert "job 'job' has failed on shard 0: no memory to take in a message: no room" in caplog.text
+    assert "job 'job' has failed on shard 0: no memory: no room" in caplog.text

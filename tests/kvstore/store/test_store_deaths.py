@@ -25,6 +25,7 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.peer import Peer
 
 MOST_S = 10.0
 """Of the simulation's own time."""
@@ -46,13 +47,13 @@ class DeadShard:
     def receive(self, *_: object) -> None:
         pass
 
-    def flush(self, _: float) -> None:
-        pass
+    def wants_flush(self) -> bool:
+        return False
 
     def tick(self, _: float) -> None:
         pass
 
-    def lose(self, _: bytes) -> None:
+    def disconnect(self, _: bytes) -> None:
         pass
 
 
@@ -128,6 +129,7 @@ import sys, msgspec, numpy as np
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.peer import Peer
 description = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=StoreDescription)
 store = StoreClient(description, 1, settings=LinkSettings())
 for step in range(100000):
@@ -221,3 +223,15 @@ def test_a_shard_that_is_killed_fails_what_waits_on_it_and_nothing_else(tmp_path
         for client in (first, second):
             client.push("narrow", 0, np.ones(256, np.float32)).result(WAIT_S)
         assert np.array_equal(second.pull("narrow", 1).result(WAIT_S), narrow - np.float32(2))
+
+
+def test_a_fault_of_a_shard_wherever_it_is_fails_the_job_and_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise MemoryError("8 bytes")
+
+    description = store_of([key_of("w", [8], 1)], slots=1, shards=1)
+    with served(description) as (given, _), clients_of(given, LinkSettings(silence_s=WAIT_S)) as (client,):
+        client.pull("w", 0).result(WAIT_S)
+        monkeypatch.setattr(Peer, "write", none)
+        with pytest.raises(StoreLostError, match="no memory: 8 bytes"):
+            client.pull("w", 0).result(WAIT_S)

@@ -316,7 +316,7 @@ def test_async_rows_are_as_old_as_updates_are() -> None:
 )
 def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int, chunks: int, told: str) -> None:
     job = JobShard(described(growing(), shards=2), 0)
-    merger = Merger(None, str, priorities=True)  # type: ignore[arg-type]  # nobody is answered
+    merger = Merger(None, priorities=True)  # type: ignore[arg-type]  # nobody is answered
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.rows = RequestedRows(table_in(job), chunks)
     run = PushSegment(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes())])

@@ -11,7 +11,7 @@ import pytest
 from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.steps import PullWait, RuleFailedError
+from weft_kvstore.bucket.steps import JobFailedError, PullWait
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
 from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.rows.arrays import RowArrays
@@ -155,7 +155,7 @@ def test_a_rule_that_fails_is_told_with_its_key_and_step(sparse: Sparse, monkeyp
         raise ValueError("of my own")
 
     monkeypatch.setattr(RowArrays, "apply", none)
-    with pytest.raises(RuleFailedError, match="rule 'momentum' failed on key 't', step 0: of my own"):
+    with pytest.raises(JobFailedError, match="rule 'momentum' failed on key 't', step 0: of my own"):
         table.apply(3)
 
 
@@ -167,7 +167,7 @@ def rules() -> TableSpec:
 @pytest.mark.parametrize("error", [ValueError("told"), ZeroDivisionError("told"), MemoryError("told"), MemoryError()])
 def test_what_a_rule_raises_on_its_numbers_is_told_with_its_key_and_step(error: Exception) -> None:
     told = f"^rule 'adagrad' failed on key 't', step 4: {str(error) or 'MemoryError'}$"
-    with pytest.raises(RuleFailedError, match=told), rules().rule_runs(4):
+    with pytest.raises(JobFailedError, match=told), rules().rule_runs(4):
         raise error
 
 
