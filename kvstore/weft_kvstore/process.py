@@ -68,8 +68,8 @@ _log = logging.getLogger("weft.store")
 
 
 def tune_process() -> None:
-    """Sets the switch interval, and malloc's thresholds where the C library is glibc. What there is by then, modules
-    above all, stays: the garbage collector passes over it, which takes 20 ms else, again and again."""
+    """Sets the switch interval, and malloc's thresholds where the C library is glibc. The garbage collector leaves out
+    what exists by then, modules above all: to look at it takes 20 ms, again and again."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()
     if platform.libc_ver()[0] != "glibc":
@@ -99,7 +99,7 @@ TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
 """None where the system is not Linux."""
 
 MOVES_BYTES: Final = 1 << 12
-"""So much has come where a long message is under way: pings are shorter."""
+"""If so many bytes have come, a long message is under way: pings are shorter."""
 
 _tcp_info: Final = struct.Struct("=128xQ")
 """`tcpi_bytes_received`."""
@@ -119,7 +119,8 @@ def opened_again(fd: int) -> Iterator[socket.socket]:
 
 
 def received_bytes(fd: int) -> int:
-    """What has come on a connection, of messages that have not ended too; 0 where the system does not tell."""
+    """The bytes that have come on a connection, those of messages that have not ended included; 0 if the system does
+    not tell."""
     if TCP_INFO is None:
         return 0
     try:
@@ -143,7 +144,7 @@ ZEROMQ_DESCRIPTORS: Final = 20
 """What a context takes, and the thread by which pyzmq learns that a message has left which it did not copy."""
 
 _FIRST_FRAME: Final = threading.Lock()
-"""Threads that begin pyzmq's thread at once would wait for one another for ever."""
+"""Threads that start pyzmq's thread at the same time would wait for one another for ever."""
 
 os.register_at_fork(
     before=_FIRST_FRAME.acquire, after_in_parent=_FIRST_FRAME.release, after_in_child=_FIRST_FRAME.release
@@ -231,7 +232,7 @@ class Callbacks:
         self._idle_s = IDLE_S
 
     def add(self, future: Any) -> None:
-        """It has ended. Where the process may have no more threads, its callbacks wait for the next one's."""
+        """The future has ended. If the process can start no thread, its callbacks run with those of the next one."""
         self._ended.put(future)
         if not self._running.locked():
             with contextlib.suppress(RuntimeError):

@@ -36,9 +36,9 @@ SETS_WAITING: Final = 2
 """Versions of one key for which values that were set may wait at once."""
 
 SETS_KEPT: Final = 1 << 16
-"""How many of the last calls that set something in a bucket or table a shard knows again, those of all slots together.
-One that is repeated after a broken connection, and after so many others, is taken in twice. A client has no more open.
-Each takes some 0.5 KiB."""
+"""So many of the last calls that set something in a bucket or table are recognised by the shard, of all slots together.
+A call that is repeated after a broken connection, and after so many others, is applied twice. A client has no more
+open. Each takes some 0.5 KiB."""
 
 
 MAX_PORT: Final = (1 << 16) - 1
@@ -52,8 +52,8 @@ double. The peer counts as lost after `silence_s`, not now."""
 
 
 def host_of(endpoint: str) -> str | None:
-    """The name or address of `tcp://HOST:PORT`, which may have one of this machine before it and a semicolon; None for
-    an endpoint that is not reached by TCP."""
+    """The host in `tcp://HOST:PORT`, a name or an address; in front of it an address of this machine and a semicolon
+    may stand. None for an endpoint that is not reached by TCP."""
     scheme, _, rest = endpoint.partition("://")
     return rest.rpartition(":")[0].rpartition(";")[2].strip("[]") if scheme == "tcp" else None
 

@@ -32,8 +32,8 @@ REFUSED: Final = b"\0"
 """Of the shard: it has not, and the reason follows."""
 
 MOST_WAITING: Final = 4096
-"""Clients that may wait for the listener, as far as the system lets them: all slots of a host may connect at once, and
-the payloads of one that finds no room travel as bytes."""
+"""So many clients may wait for the listener, if the system allows it: all slots of a host may connect at once. The
+payloads of a client that finds no room travel as bytes."""
 
 LinkId: TypeAlias = tuple[bytes, int]
 """A connection of the store: `process` and `session` of its Hello."""
@@ -96,15 +96,15 @@ class Handover:
 
     `accepted` once the shard has mapped the arena, until the connection ends; `peer_memory` is then the shard's memory,
     if it shares any. The connection stays while both use each other's memory: its end tells either side at once that
-    the other one is gone. Belongs to one thread. It ends for good, and `reason` says why; none of it is an error of the
-    store: payloads travel as bytes."""
+    the other one is gone. Belongs to one thread. Once it has ended it is over, and `reason` says why. That is no error
+    of the store: payloads travel as bytes then."""
 
     def __init__(self, name: bytes, link: LinkId, arena: SharedMemory) -> None:
         self.accepted = False
         self.reason = ""
         self.peer_memory: Array | None = None
         self.is_unusable = False
-        """Whether the shard may have mapped the arena all the same: its answer could not be used."""
+        """Whether the shard's answer could not be used: it may have mapped the arena all the same."""
         self._socket = _packet_socket()
         try:
             self._socket.connect(address_of(name))

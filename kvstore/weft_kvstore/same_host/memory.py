@@ -238,7 +238,7 @@ class SharedMemory:
             self._staging.free(staged)
 
     def close(self) -> None:
-        """It is given to nobody any more, and nothing is copied to it. Idempotent."""
+        """From now on it is given to nobody, and nothing is copied to it. Idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -270,7 +270,7 @@ MAX_SHARD_STAGING_BYTES: Final = 32 << 20
 
 
 def shard_memory(nbytes: int) -> SharedMemory:
-    """A shard's: the memory of its arrays is taken at once. Raises ArenaError where there is none."""
+    """A shard's memory; that of its arrays is reserved at once. Raises ArenaError where there is none."""
     memory = SharedMemory(nbytes, MAX_SHARD_STAGING_BYTES)
     if nbytes:
         memory.count(nbytes)
@@ -286,9 +286,9 @@ def _pages(nbytes: int) -> int:
 
 
 class SharedFrames:
-    """The frames that one peer reads in this process's memory, until it says of each that it does so no more, or begins
-    a new connection. `frames` has their spans, and the segments that are arrays there, or sent with one, and not copies
-    alone; `_unread` has these of the frames that have arrived."""
+    """The frames that one peer reads in this process's memory, until it says that it has read a frame, or begins a new
+    connection. By a frame's number, `frames` has its spans, and those of its segments that lie in arrays there and not
+    only in copies; `_unread` has such segments once their frame has arrived."""
 
     __slots__ = ("_unread", "frames", "memory")
 

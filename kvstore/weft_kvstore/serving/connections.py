@@ -25,33 +25,33 @@ from weft_kvstore.wire.codec import MAX_HEADER_BYTES, MAX_PARTS
 
 
 MAX_UNKNOWN: Final = 256
-"""Connections that may be open at a time and are no client's: fewer where the process may open few files. A client says
-Hello once it is connected, so the one that has been silent for longest is closed for one more."""
+"""So many connections may be open at a time that are no client's; fewer if the process may open few files. For one more
+the oldest of them is closed: a client says Hello as soon as it is connected."""
 
 UNKNOWN_S: Final = 10.0
-"""Such a connection is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""
+"""Such a connection is closed after so long. ZeroMQ closes it earlier if its handshake does not end."""
 
 UNKNOWN_BYTES: Final = 1 << 18
-"""Such a connection is closed once it has sent more: a Hello is some hundred bytes. ZeroMQ keeps a message until its
-end has come, however long it is."""
+"""Such a connection is closed once it has sent more. A Hello has some hundred bytes, and ZeroMQ keeps a message until
+its end has come, however long it is."""
 
 MESSAGE_BYTES: Final = 2 * (MAX_FRAME_BYTES + MAX_HEADER_BYTES)
-"""A client's is closed once it has sent more in one message, that ZeroMQ has in parts: a message is half as long."""
+"""A client's connection is closed once it has sent more in one message, whose parts ZeroMQ keeps. The longest message
+has half as many bytes."""
 
 _log = logging.getLogger("weft.shard")
 
 
 class Connections:
-    """The open connections of a `router`, which is bound later, by file descriptor. Those that are no client's, as no
-    Hello was welcomed on them or the client has another since, are closed where they are too many, too old or send too
-    much. Used by the router's thread; a message costs nothing.
-    """
+    """The open connections of a `router`, which is bound later, by file descriptor. A connection is no client's if no
+    Hello was welcomed on it, or if its client has another one since. Such connections are closed if they are too many,
+    too old or send too much. Used by the router's thread; a message costs nothing."""
 
     def __init__(self, router: zmq.Socket[bytes], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.unknown: dict[int, float] = {}
-        """Since when each is no client's, the oldest first."""
+        """Connections that are no client's, and since when each is none; the oldest first."""
         self._identities: dict[int, bytes] = {}
-        """What the router calls each that is a client's, or was one."""
+        """The router's identity of each connection that is a client's, or was."""
         self._came: dict[int, tuple[int, int, int]] = {}
         """What `moving` saw last of each of these: the number of the last whole message, how many bytes had come on the
         connection when that number was seen first, and how many in the last call."""
@@ -128,7 +128,7 @@ class Connections:
             self.ended(identity)
 
     def forget(self, identity: bytes) -> None:
-        """That of this identity is a client's no more, if it is open."""
+        """The connection of this identity, if it is open, is a client's no more."""
         self.receive()
         for fd, one in self._identities.items():
             if one == identity and fd not in self.unknown:
@@ -141,7 +141,7 @@ class Connections:
         self._events.close(0)
 
     def _close(self, fd: int) -> None:
-        """Shuts a connection down; ZeroMQ then closes it. Its number may be another file's by now."""
+        """Shuts a connection down, and ZeroMQ then closes it. The descriptor may be another file's by now."""
         del self.unknown[fd]
         self._closed += 1
         if self._closed & (self._closed - 1) == 0:  # The 1st, 2nd, 4th, ...: a flood does not fill the log.
@@ -160,10 +160,10 @@ QUEUED_MESSAGES: Final = 1000
 """Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
 
 SHORT_BYTES: Final = 1 << 15
-"""A shorter part of a message that comes is copied sooner than it is kept where it lies."""
+"""To copy a shorter part of a received message takes less time than to keep it where it lies."""
 
 DROPPED_PARTS: Final = 1 << 12
-"""Parts of a message that has too many which are read at once: some ms."""
+"""Of a message that has too many parts so many are read at once: some ms."""
 
 HANDSHAKE_MS: Final = 5000
 """A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
@@ -183,9 +183,9 @@ _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 
 
 class Router:
-    """Bound to `bind` when made, of a range of ports to the first free one; `endpoint` is where. Used by one thread at
-    a time, and polled as `socket`.
-    `authenticator`: which clients are accepted, if links are encrypted. Raises StoreError where it cannot be bound."""
+    """A socket that is bound to `bind` when made: to the first free port of a range. `endpoint` says where it listens.
+    Used by one thread at a time, and polled as `socket`. `authenticator`: which clients are accepted, if links are
+    encrypted. Raises StoreError if it cannot be bound."""
 
     def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
         self._context = zeromq_context()
@@ -211,10 +211,10 @@ class Router:
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.bytes_sent = 0
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
-        """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
+        """Without what pyzmq's own `send` does for other kinds of sockets, which takes a third of its time."""
         self._last: zmq.Frame
         self.is_dropping = False
-        """Whether a message has more parts than any may have, of which some are still to be read."""
+        """Whether a message has too many parts, and some of them are still to be read."""
 
     def _bind(self, bind: str) -> None:
         *endpoints, last = endpoints_of(bind)
@@ -234,9 +234,9 @@ class Router:
         return bool(self.socket.get(EVENTS) & READABLE)  # type: ignore[operator]  # a poll makes a poller each time
 
     def receive(self) -> tuple[bytes, Sequence[Buffer]]:
-        """A message that has come: the identity of its connection, and its parts, which nobody else has. Short ones
-        are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned. Of one
-        that has more parts than any may have only the first of them; `drop` reads the others."""
+        """A message that has come: the identity of its connection, and its parts, which are the caller's. Short parts
+        are copied: one that is kept where it lies keeps all that was received with it, and arrays in it are not
+        aligned. Of a message with too many parts only the first ones are returned; `drop` reads the others."""
         identity = self.socket.recv(NOW)
         self._last = frame = self.socket.recv(NOW, copy=False)
         parts: list[Buffer] = [frame.bytes]
@@ -247,14 +247,14 @@ class Router:
         return identity, parts
 
     def drop(self) -> None:
-        """Reads some of the rest of a message, which ZeroMQ has before all others."""
+        """Reads some of the other parts of such a message, which come before any other message."""
         for _ in range(DROPPED_PARTS):
             if not self.socket.recv(NOW, copy=False).more:
                 self.is_dropping = False
                 return
 
     def welcome(self, identity: bytes) -> None:
-        """The message received last came from a client, whose connection stays. Others are closed in time."""
+        """The message that was received last came from a client: its connection stays open."""
         self.connections.welcome(identity, self._last.get(zmq.SRCFD))
 
     def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:

@@ -21,7 +21,7 @@ from weft_kvstore.errors import StoreError
 
 
 class MetricKind(NamedTuple):
-    """Whether it counts, which only grows, or says what is so now; what it means; its labels."""
+    """Whether it is a counter, which only grows, or a gauge; what it means; its labels."""
 
     family: type[CounterMetricFamily] | type[GaugeMetricFamily]
     text: str
@@ -81,7 +81,7 @@ def summed(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def counted(statistics: Mapping[str, float]) -> dict[str, float]:
-    """What still counts of a shard that has ended. Its job has no metrics any more."""
+    """The statistics of a shard that has ended which still count: its counters, but for those of its job."""
     return {
         name: number
         for name, number in statistics.items()
@@ -106,13 +106,13 @@ class ShardCollector(Collector):
 
 
 END_S: Final = 5.0
-"""For the thread that serves metrics to end."""
+"""How long the end of the thread that serves metrics is waited for."""
 
 MOST_AT_ONCE: Final = 16
-"""Connections to the port of metrics; each has a thread. One more is closed."""
+"""Open connections to the port of metrics, each of which has a thread. Further ones are closed."""
 
 SILENT_S: Final = 10.0
-"""Such a connection is closed that says nothing for so long."""
+"""A connection that says nothing for so long is closed."""
 
 
 class _Handler(MetricsHandler):
@@ -143,7 +143,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asks has gone, or has said nothing: nobody is told."""
+        """Nothing is logged: the client has gone, or has said nothing."""
 
 
 @contextmanager

@@ -96,14 +96,14 @@ _ORDERS: Final[Reader[Order]] = Reader(Order)
 
 
 def prepare() -> None:
-    """Loads what would be loaded late, and in each child anew."""
+    """Loads what each child would else load later, for itself."""
     rules()
     draws((0, 0), 0, 1)
     codecs.lookup("ascii")
 
 
 def main(channel: socket.socket) -> None:
-    """Serves until it is to end. What the task itself is at fault for is reported; the rest is raised."""
+    """Serves until it is told to end. Errors that the task causes are reported; others are raised."""
     reader = channel.makefile("rb")
     speaking = threading.Lock()
 
@@ -155,8 +155,8 @@ def _served(
     trace: TraceRecorder | None = None,
     traced: Callable[[], None] = lambda: None,
 ) -> Iterator[ShardServer]:
-    """Serves the task's job until the end. `stop` ends what opens it, and is set where it serves no more. Raises what
-    `ShardServer` and its `open` do, and StoreError at the end where it has failed."""
+    """Serves the task's job while the context lasts. `stop` ends the opening of the job, and is set when the shard
+    serves no more. Raises what `ShardServer` and its `open` do, and StoreError at the end if the shard has failed."""
     with ShardServer(
         task.bind,
         settings=LinkSettings(silence_s=task.silence_s),
@@ -255,7 +255,7 @@ def serve_alone(settings: ShardSettings) -> None:
 
 
 def _check_key(description: StoreDescription, shard: int, key: str | None) -> None:
-    """Raises DescriptionError where clients would expect another key of this shard, or none."""
+    """Raises DescriptionError unless the shard's key is the one that the description gives to clients."""
     expected = description.curve_keys[shard] if description.curve_keys else None
     if key != expected:
         raise DescriptionError(

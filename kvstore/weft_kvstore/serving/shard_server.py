@@ -45,19 +45,19 @@ STEPS_KEPT: Final = 4
 
 
 class Stragglers:
-    """`waited[slot]`: seconds that steps waited for a slot which came last. `_arrived[step][slot]`: when it was last
-    heard to send something of a step that is not judged."""
+    """`waited[slot]`: the seconds for which steps have waited for this slot, where it came last.
+    `_arrived[step][slot]`: when the slot last sent something of the step, for steps that are not judged yet."""
 
     def __init__(self, slots: Iterable[int]) -> None:
         self._slots = frozenset(slots)
         self.waited: dict[int, float] = {}
         self.newest = -1
-        """The newest step that something has come of; -1 before there is one."""
+        """The newest step of which something has come; -1 before there is one."""
         self._arrived: dict[int, dict[int, float]] = {}
         self._judged = -1
 
     def arrived(self, slot: int, step: int, now: float) -> None:
-        """Something of a step has come from a slot: it is not through with it before."""
+        """Something of a step has come from a slot, so it was not done with the step before."""
         if slot not in self._slots:
             return
         self.newest = max(self.newest, step)
@@ -71,7 +71,8 @@ class Stragglers:
             self._judge(min(self._arrived))
 
     def waits(self, now: float) -> tuple[int, float] | None:
-        """The slot most waited for so far, and the seconds; what is waited for just now counts. None: nobody was."""
+        """The slot that was waited for most so far, and the seconds; a wait that goes on counts. None if none was
+        waited for."""
         waited = dict(self.waited)
         for at in list(self._arrived.values()):
             here = dict(at)
@@ -154,9 +155,9 @@ class ShardServer:
         self.endpoint = self._router.endpoint
         self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
         self._has_come = False
-        """Whether the poll has said that a message has come, and it was not read."""
+        """Whether the poll has said that a message has come, which is not read yet."""
         self._waited = False
-        """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
+        """Whether sending was put off for a round, since more had come: its answers may go with what is to be sent."""
         self._next_tick = clock()
         self._wakeup = Wakeup()
         self._listener = _shared_memory(ArenaListener) if settings.same_host else None
@@ -166,7 +167,7 @@ class ShardServer:
         """Work of other threads for the shard's thread."""
         self._stopping = False
         self._opening = threading.Lock()
-        """Held while a job is opened, and while none may be any more."""
+        """Held while a job is put in place, and while it is noted that none may be any more."""
         self.ended = ended or threading.Event()
         self.error: Exception | None = None
         """What ended it; None after `stop`."""
@@ -243,7 +244,7 @@ class ShardServer:
         self._soon(begin)
 
     def _soon(self, work: Callable[[], None]) -> None:
-        """Has the shard's thread do it between two pieces of its work."""
+        """Lets the shard's thread do it between two pieces of its work."""
         self._calls.append(work)
         self._wakeup.wake()
 
@@ -334,9 +335,9 @@ class ShardServer:
                 self._wakeup.clear()
 
     def _round(self) -> bool:
-        """Reads what came, merges the most urgent slice, sends; reads again after each slice, or where a flood has come
-        once it has merged for as long as it has read: else more would come than is ever merged. Whether there is
-        nothing left to do before something comes."""
+        """Reads what has come, merges the most urgent slice, and sends. It reads again after each slice; in a flood
+        only after it has merged for as long as it has read, or more would come than is ever merged. Returns whether
+        there is nothing left to do before something comes."""
         core, work, begun = self._core, self._core.work, self._clock()
         while self._calls:
             self._calls.popleft()()
@@ -374,7 +375,7 @@ class ShardServer:
         return not work.queue and not links.waiting
 
     def _receive(self, begun: float) -> bool:
-        """Reads what has come, of a flood some of it. Whether nothing is left."""
+        """Reads what has come; of a flood, some. Returns whether nothing is left."""
         core, router, clock, seconds = self._core, self._router, self._clock, self._seconds
         until = begun + RECEIVE_S
         while router.is_dropping:
@@ -406,7 +407,7 @@ class ShardServer:
     def _record(
         self, trace: TraceRecorder, stage: Stage, seconds: float, messages: Iterable[tuple[bytes, object]] = ()
     ) -> None:
-        """Traces the time that has just passed, where its step is traced: for each message's slot, if there are any."""
+        """Traces the time that has just passed, if its step is traced; where there are messages, for the slot of each."""
         step = self._stragglers.newest + 1
         kind, name = _SPANS[stage]
         if trace.covers(step):
