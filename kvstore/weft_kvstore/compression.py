@@ -25,7 +25,7 @@ from weft_kvstore.arrays import Buffer
 
 
 BLOCK_ELEMENTS: Final = 1 << 15
-"""Encoded at a time: 128 KiB of float32 and what belongs to it stay in a core's own cache, and calls are few."""
+"""So many elements are encoded at a time: 128 KiB of float32, with what else is needed, stay in a core's own cache."""
 
 
 class PayloadError(ValueError):
@@ -56,11 +56,12 @@ class Codec(ABC):
 
     @abstractmethod
     def _encode(self, total: Array, payload: Array, *, keeps: bool) -> bool:
-        """Writes the bytes of a block; whether all of it is finite. `keeps`: what it leaves out goes to a residual."""
+        """Writes the bytes of a block. Returns whether all of it is finite. `keeps`: what the bytes leave out goes to a
+        residual."""
 
     @abstractmethod
     def _decode(self, payload: Array, out: Array) -> str | None:
-        """Writes the elements of a block; says what is wrong with its bytes."""
+        """Writes the elements of a block. Returns what is wrong with its bytes, if anything."""
 
     def encode(
         self,
@@ -97,7 +98,8 @@ class Codec(ABC):
         return out
 
     def _keep(self, total: Array, payload: Array, kept: Array, sent: Array, where: Array | Literal[True]) -> None:
-        """Writes what the bytes of a block leave out of `total`, where that is finite; in `sent` what they have."""
+        """Writes to `kept` what the bytes of a block leave out of `total`, where that is finite. `sent` is written too:
+        what they have."""
         self._decode(payload, sent)
         np.subtract(total, sent, out=kept, where=where)
 
@@ -322,8 +324,8 @@ def _largest(magnitudes: Array, k: int) -> Array:
 
 
 def _candidates(magnitudes: Array, k: int) -> Array | None:
-    """The indices of all that reach a bound which a sample says some more than `k` reach. None where they are not at
-    least `k`, or few are spared: the bound saves time and decides nothing."""
+    """The indices of all magnitudes from a bound on, which a sample says that some more than `k` reach. None if fewer
+    than `k` do, or if this would save little. The bound saves time and decides nothing."""
     if magnitudes.size < _LEAST_SAMPLED:
         return None
     sample = magnitudes[::_SAMPLE_STEP]

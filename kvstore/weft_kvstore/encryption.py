@@ -165,7 +165,7 @@ class CurveAuthenticator:
         self._clients = clients
         self._logged_keys: set[str] = set()
         self._logged_errors: set[str] = set()
-        """Of keys that are rejected, and of files that cannot be read, still."""
+        """The errors of client keys' files that are logged, and still so."""
         self._zap_thread: ThreadAuthenticator | None = None
         if isinstance(clients, Path):
             for error in public_keys_in(clients)[1]:

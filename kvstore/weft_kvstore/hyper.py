@@ -36,9 +36,9 @@ class HyperScope:
         self._most = math.inf if self._tightest is None else largest_magnitude(self._tightest, rule, name)
 
     def checked(self, slot: int, value: object) -> float:
-        """The number that a slot gives it. Raises ValueError, which names the key, for one that is not finite in every
-        key's own type, which rules compute in, multipliers included; and where the slot does not contribute to a key:
-        its changes come in order with its own pushes alone."""
+        """The number that a slot gives it. Raises ValueError, which names the key, for one that is not finite,
+        multiplied, in every key's own type, in which rules compute; and if the slot does not contribute to a key, as
+        changes are in order only with their own slot's pushes."""
         try:
             number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]  # or what is none
         except (TypeError, ValueError, OverflowError):
@@ -99,7 +99,7 @@ class HyperTimeline:
         return self._scopes[of]
 
     def set(self, step: int, slot: int, key: str, name: str, number: float) -> None:
-        """A slot has a number hold from `step` on, of a key or of all."""
+        """A slot has changed a number of a key, or of all, from `step` on."""
         if step < self._known_from.get(key, 0):
             step, slot = 0, FORGOTTEN
         names = self._changes.setdefault(key, {})
@@ -134,7 +134,7 @@ class HyperTimeline:
                     self.kept -= len(dropped)
 
     def keep(self, most: int, before: float = math.inf) -> None:
-        """Where there are more than so many changes, forgets the earlier half of those, of steps before this one."""
+        """Of more than `most` changes, keeps the latest `most // 2`, and those of steps from `before` on."""
         tried = self.kept // max(most // 8, 1), before
         if self.kept > most and tried != self._tried:  # Else nothing could be forgotten, and little has changed since.
             every = [changes for names in self._changes.values() for changes in names.values()]
@@ -151,7 +151,7 @@ class HyperTimeline:
         self.count += 1
 
     def of(self, key: KeyDescription, rule: Rule, *, alone: bool = True) -> KeyHyper:
-        """Those of a key under its rule; `alone`: with what was changed for this key and no other."""
+        """The hyper-parameters of a key under its rule. `alone`: also those that are changed for this key alone."""
         values = {**rule.hyper, **hyper_of(self._description, key)}
         shared = () if key.rule is not None else rule.hyper.keys() - (key.hyper or {}).keys()
         return KeyHyper(values, key.multipliers, changed=self, shared=shared, key=key.key if alone else "")

@@ -61,10 +61,11 @@ def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
 
 
 MOST_ROWS_A_CALL: Final = 1 << 22
-"""Rows that a call may pull, or push to a growing table: a table of fixed size has no more than its own."""
+"""A call may pull so many rows, or push them to a growing table. In a table of fixed size no more can be named than it
+has."""
 
 FEW_SHARDS: Final = 4
-"""Up to so many shards, the ids of each are searched for one by one; with more, ids are sorted by shard."""
+"""Up to so many shards, all ids are compared with each shard's number; with more, they are sorted by shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class RowLayout:
         return len(range(shard, self.rows, self.shards)) if self.growth is None else MOST_ROWS_A_CALL
 
     def bytes_on(self, shard: int) -> int:
-        """Bytes of as many rows; with 0 the shard has none."""
+        """The bytes of so many rows; 0 where the shard has none."""
         return self.rows_on(shard) * self.row_bytes
 
     def shards_of(self, ids: Array) -> Array:

@@ -274,7 +274,7 @@ class SnapshotReader:
         self._stored: dict[tuple[str, str], list[_Stored]] = {}
         """A key's array, in the snapshot's own files, in order of its elements."""
         self._blocks: dict[str, list[tuple[str, _Stored]]] = {}
-        """What each file has of a table, in order: ids of rows that have gone, and blocks of rows."""
+        """By table, in the order of the files: ids of rows that have gone, and blocks of rows."""
         self._checked: set[SnapshotFile] = set()
 
     def __enter__(self) -> SnapshotReader:
@@ -354,7 +354,7 @@ class SnapshotReader:
 
     @contextmanager
     def _reading(self, file: SnapshotFile) -> Iterator[None]:
-        """Names the file in what reading it raises."""
+        """Names the file in errors of reading it."""
         try:
             yield
         except Exception as error:

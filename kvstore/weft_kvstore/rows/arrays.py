@@ -21,7 +21,7 @@ from weft_kvstore.rows.memory import GrowingArray, TablePlace
 
 
 WINDOW_BYTES: Final = 1 << 16
-"""What the use of one row of a file may bring into memory: Linux maps so much around what is read."""
+"""So much memory may the use of one row of a file take: Linux maps what lies around it too."""
 
 
 class RowArrays:
@@ -98,7 +98,7 @@ class RowArrays:
         put_rows(self._arrays[name].array, rows, values)
 
     def begin_state(self, rows: Array, *, are_zeros: bool) -> None:
-        """Rows begin; `are_zeros`: they were never written."""
+        """These rows are created; `are_zeros`: they were never written."""
         self._use(rows)
         for name, start in self._start.items():
             if start or not are_zeros:
@@ -115,8 +115,8 @@ class RowArrays:
         out: Array | None = None,
         skip: Array | None = None,
     ) -> None:
-        """Updates rows (n), distinct, by a gradient (n, width) that may be written, but those at the positions `skip`;
-        the new values also go to `out` (n, width), where it is given. Raises what the rule raises."""
+        """Updates rows (n), distinct, except those at the positions `skip`, by a gradient (n, width) that may be
+        written. The new values also go to `out` (n, width), where it is given. Raises what the rule raises."""
         if self.written is not None:
             self.written(rows)
         if self.at_once is not None:
@@ -137,7 +137,8 @@ class RowArrays:
             one.close()
 
     def _use(self, rows: Array) -> None:
-        """Before rows of a file are used: unmaps those used before where all of them are too many."""
+        """To be called before rows are used. Unmaps the rows of a file that were used before, if all together are too
+        many."""
         if self.at_once is None:
             return
         if self._used + len(rows) > self.at_once:
@@ -155,15 +156,16 @@ class RowArrays:
 
 LEAST_BEHIND: Final = 1 << 3
 MOST_BEHIND: Final = 1 << 14
-"""Updates that a row of the smallest, and of the largest, table may be behind before it is swept. What is swept costs
-as much as in a dense key, and a pull of a row that is 16,384 updates behind takes some 300 ms."""
+"""A row of the smallest table may be so many updates behind before it is swept, and one of the largest table so many.
+To sweep a row costs as much as to update it in a dense key, and a pull of one that is 16,384 updates behind takes some
+300 ms."""
 
 BEHIND_ELEMENTS: Final = 8 * CALL_ELEMENTS
 """Of a table, for each update that its rows may be behind. The calls that bring a single row up to date then take about
 as long as one update of all rows, so a step that meets such a row costs little more than with a dense key."""
 
 SWEEP_TURN: Final = 1 << 10
-"""Updates in which every row is looked at once, at most."""
+"""Every row is looked at once in at most so many updates."""
 
 LOG: Final = "table/log"
 NUMBERS: Final = "table/numbers"
@@ -196,7 +198,7 @@ class RowHistory:
         self._still = dtype != np.float16 or not any(rule.state.values())
 
     def append(self, hyper: Hyper) -> None:
-        """One update more, with these numbers, which rows here have not seen yet."""
+        """There is one update more, with these numbers; the rows that are here have not seen it yet."""
         stood_still = self._begin == self._log.last and self._leaves_first_values(hyper)
         self._log.append(hyper)
         if self._grows or stood_still:
@@ -211,7 +213,7 @@ class RowHistory:
         self.seen.array[rows] = 1 + self._log.last
 
     def marks(self) -> dict[str, Array]:
-        """What is known of all rows together: the log, and what rows begin at."""
+        """What is known of all rows together: the log, and the update that new rows begin at."""
         log, numbers = self._log.told()
         return {LOG: np.concatenate([[self._begin], log]), NUMBERS: numbers}
 
@@ -299,7 +301,7 @@ class RowHistory:
             self._turn, self._cursor = last, 0
 
     def _since(self, rows: Array) -> Array:
-        """The last update (n) that rows have seen; what one that is not here would begin with."""
+        """The last update (n) that these rows have seen; for one that is not here, where it would begin."""
         seen: Array = self.seen.array.take(np.maximum(rows, 0)) if len(self.seen.array) else np.zeros_like(rows)
         return np.where((rows >= 0) & (seen > 0), seen - 1, self._begin)
 
@@ -313,19 +315,19 @@ class RowHistory:
 
 
 BLOCK_BYTES: Final = 1 << 22
-"""Of rows that are taken out at once: some milliseconds' work between two pieces of a merge."""
+"""So many bytes of rows are taken out at once: some milliseconds' work between two pieces of a merge."""
 MOST_BLOCKS: Final = 1 << 12
-"""Of one table: each is named in the head of a file, which is read whole."""
+"""A table is in at most so many blocks: a file's header names each, and is read whole."""
 
 LOOKED_AT: Final = 1 << 13
-"""Rows that are looked through at once for those that are to be taken out, at least."""
+"""At least so many rows are looked through at once for those to be taken out."""
 
 Columns = dict[str, Array]
 """All that is known of some rows: arrays (n, ...), by the names that a snapshot has for them."""
 
 
 def a_block(rows: int, row_bytes: int) -> int:
-    """How many of so many rows, of so many bytes each, are taken out at once."""
+    """How many rows are taken out at once, of so many rows with so many bytes each."""
     return max(BLOCK_BYTES // max(row_bytes, 1), -(-rows // MOST_BLOCKS), 1)
 
 
@@ -356,7 +358,7 @@ class RowCapture:
             self._open[rows] = False
 
     def take(self, count: int) -> Columns:
-        """The next rows, so many or all that are left: those that were copied first."""
+        """The next rows, so many or all that are left; those that were copied come first."""
         parts: list[Columns] = []
         wanted = count = min(count, self.left)
         while wanted and self._kept:
@@ -386,9 +388,9 @@ MOST_BEFORE: Final = 4
 
 
 class RowChanges:
-    """Begins with the first capture: what never is captured costs nothing. `_steps` are those of the last captures, by
-    their numbers, oldest first; `_changed` has, by row, how many captures there were when it last changed; `_gone` the
-    indices of those that have gone, each part with the same number."""
+    """Notes changes from the first capture on: a table that is never captured costs nothing. `_steps` has the numbers
+    of the last captures by their steps, oldest first; `_changed`, by row, how many captures there were when it last
+    changed; `_gone` the indices of rows that have gone, each part with the number of captures at that time."""
 
     __slots__ = ("_changed", "_gone", "_steps", "_taken")
 
@@ -414,9 +416,9 @@ class RowChanges:
             self._gone.append((self._taken, indices))
 
     def captured(self, step: int, since: int | None, here: Array) -> tuple[Array, Array]:
-        """A capture at `step`: the rows that it has, of those that are `here` (bool), and the indices of those that
-        have gone: all, or what has changed since the capture at a step that `knows` knows. What was known of the time
-        before is forgotten."""
+        """There is a capture at `step`. Returns which of the rows that are `here` (bool) it has, and the indices of
+        those that have gone: with `since`, a step that `knows` knows, only what has changed since the capture at that
+        step. Changes before that are forgotten."""
         found, gone = here.copy(), [np.zeros(0, np.int64)]
         if since is not None:
             first = self._steps[since]

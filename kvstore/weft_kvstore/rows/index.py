@@ -15,7 +15,7 @@ from weft_kvstore.rows.memory import GrowingArray
 
 
 _APART: Final = np.uint64(0x5851F42D4C957F2D)
-"""Keeps this hash apart from that of a shard's own index."""
+"""Makes this hash another one than that of a shard's index."""
 
 
 def shard_of(ids: Array, shards: int) -> Array:
@@ -54,7 +54,7 @@ def fingerprints(hashes: Array) -> Array:
 
 
 def zero_bytes(words: Array) -> Array:
-    """The high bit of each byte that is 0; above the lowest such byte also of some that are 1."""
+    """The high bit of each byte that is 0. Above the lowest such byte it may also be set in bytes that are 1."""
     found: Array = words - _ONES
     found &= ~words
     found &= _HIGHS
@@ -62,7 +62,7 @@ def zero_bytes(words: Array) -> Array:
 
 
 def free_bytes(words: Array) -> Array:
-    """The same of each slot that has no id: never used, or freed."""
+    """As `zero_bytes`, of slots without an id: never used, or freed."""
     return zero_bytes(words & _NOT_FREED)
 
 
@@ -86,15 +86,16 @@ PARTITION_SLOTS: Final = 1 << 15
 """Slots of a partition, a power of two."""
 
 MOST_FILLED: Final = 0.75
-"""Of a partition's slots; on the average half of it, since those that are split have half of the others'."""
+"""At most this part of a partition's slots is used, and on average half of it: a split halves the ids of a partition.
+"""
 
 MOST_FREED: Final = 1 / 16
-"""Slots of a partition that may have been freed before it is made anew: freed slots do not end a search."""
+"""A partition is made anew once this part of its slots was freed: freed slots do not end a search."""
 
 MOST_ROWS: Final = (1 << 32) - 1
 
 SEARCH_ROWS: Final = 1 << 14
-"""Ids that are searched at once: what is made of them stays in the cache."""
+"""So many ids are searched at once: the arrays that this takes stay in the cache."""
 
 _PARTITION_BITS: Final = np.uint64(20)
 """The lower bits of a hash, which choose the partition."""
@@ -159,7 +160,7 @@ class IdIndex:
         self._free = np.concatenate([self._free, rows])
 
     def tidy(self) -> Iterator[None]:
-        """Makes partitions anew in which too many slots were freed; stops after each."""
+        """Makes those partitions anew in which too many slots were freed; stops after each."""
         for partition in np.flatnonzero(self._freed > PARTITION_SLOTS * MOST_FREED).tolist():
             self._fill(partition, *self._rows_in(partition))
             yield
@@ -227,7 +228,7 @@ class IdIndex:
             rows, groups, marks = rows[~won], groups[~won], marks[~won]
 
     def _next(self, groups: Array) -> Array:
-        """The groups behind these, round each one's partition."""
+        """The next groups; behind the last one of a partition comes its first."""
         found: Array = (groups & ~self._last_group) | ((groups + 1) & self._last_group)
         return found
 

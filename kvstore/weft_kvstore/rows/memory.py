@@ -53,7 +53,7 @@ _COLLAPSE: Final = 25
 """MADV_COLLAPSE of Linux 6.1, which Python does not name."""
 
 BLOCKS_AT_ONCE: Final = 4
-"""Blocks of a huge page's size that are brought there at once: each is copied, which takes some 500 us."""
+"""So many blocks of a huge page's size are moved at once: each is copied, which takes some 500 us."""
 
 NEARLY_ALL: Final = 7 / 8
 """A table is brought into huge pages once it has this part of its rows: it takes the memory of all of them then."""

@@ -21,7 +21,7 @@ from weft_kvstore.errors import PushRefusedError, StoreRefusedError
 
 
 def check_ids(ids: Array, key: KeyDescription, where: str) -> int | None:
-    """What `before_padding` says of them. Raises StoreRefusedError where these can be no ids of the table."""
+    """Returns `before_padding` of the ids. Raises StoreRefusedError if they can be no ids of the table."""
     dtypes = [np.int64] if key.growth is None else [np.int64, np.uint64]
     if ids.dtype not in dtypes or ids.ndim != 1:
         wanted = " or ".join(f"{np.dtype(one)}[n]" for one in dtypes)
@@ -67,7 +67,7 @@ class Rows(NamedTuple):
 
 
 def batches(parts: Iterable[Rows], most: int) -> list[Rows]:
-    """The same rows in parts of so many at most. What is cut may be a copy, without the rows that are elsewhere."""
+    """The same rows in parts of at most so many. What is cut may be a copy, without the rows that are elsewhere."""
     found: list[Rows] = []
     for part in parts:
         if len(part.ids) <= most:
@@ -161,14 +161,15 @@ class Chunks:
 
 MOST_PARTS: Final = 16
 SMALL_ELEMENTS: Final = 1 << 16
-"""Of the parts of a sum, in each of which a push is looked up, those of at most so many elements are copied to be one
-once they are more than the first: to copy larger ones takes longer than to look."""
+"""A push is looked up in each part of a sum. Once more than `MOST_PARTS` of them have at most `SMALL_ELEMENTS`
+elements, these are copied into one. To copy larger parts takes longer than to look."""
 
 FEW_ELSEWHERE: Final = 1 / 8
-"""Of a part's rows, so many may be in parts before it and stay here too: to leave them out, all others are copied."""
+"""If more of a part's rows are in parts before it, they are left out of it, which copies all others; else they stay, as
+zeros."""
 
 SEARCH_COST: Final = 16
-"""Ids that are merged in the time in which one is searched for."""
+"""So many ids are merged in the time in which one is searched for."""
 
 
 def merging(total: list[Rows], gradient: Iterable[Rows]) -> Generator[int, None, list[Rows]]:

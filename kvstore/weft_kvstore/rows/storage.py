@@ -33,10 +33,10 @@ CHANCE: Final = "admission"
 """Names the draws by which ids are admitted with a probability."""
 
 SWEPT_AT_ONCE: Final = 1 << 18
-"""Rows that are looked at between two looks at the socket."""
+"""So many rows are looked at before the shard looks at its socket again."""
 
 FIRST_ELEMENTS: Final = 1 << 17
-"""Elements of first values that are made at once, and written while they are in the cache."""
+"""So many elements of first values are made at once, and written while they are in the cache."""
 
 Draw = Callable[[Array, int], Array]
 """draw(ids, step): a number of each id (n) uint64 in [0, 1), float64 (n)."""

@@ -407,7 +407,7 @@ class ShardServer:
     def _record(
         self, trace: TraceRecorder, stage: Stage, seconds: float, messages: Iterable[tuple[bytes, object]] = ()
     ) -> None:
-        """Traces the time that has just passed, if its step is traced; where there are messages, for the slot of each."""
+        """Traces the time that has just passed, if its step is traced; with messages, for the slot of each."""
         step = self._stragglers.newest + 1
         kind, name = _SPANS[stage]
         if trace.covers(step):
