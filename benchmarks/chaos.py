@@ -51,7 +51,9 @@ CASES: dict[str, dict[str, Any]] = {
     "table": {"optimizer": weft.Adagrad(lr=0.05)},
     "2bit": {
         "optimizer": weft.SGD(lr=0.05, momentum=0.9),
-        "communication": weft.Communication(compression={"gradients": {"kind": "2bit", "threshold": 0.01}}),
+        "communication": weft.Communication(
+            compression={"gradients": {"kind": "2bit", "threshold": 0.01}, "least_bytes": 0}
+        ),
     },
     "workers": {
         "optimizer": weft.Adam(),
@@ -60,6 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
             compression={
                 "gradients": {"kind": "2bit", "threshold": 0.01},
                 "merged": {"kind": "2bit", "threshold": 0.01},
+                "least_bytes": 0,
             },
         ),
     },

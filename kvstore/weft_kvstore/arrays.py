@@ -138,19 +138,17 @@ HALF_BITS: Final = 26
 
 
 def exact_sum(values: Array) -> int | None:
-    """The sum of values (n) float64, of at most 2^36, in units of 2^-1130; None where one of them is not finite."""
+    """The sum of values (n) float64, of at most 2^26, in units of 2^-1130; None where one of them is not finite."""
     if not np.isfinite(values).all():
         return None
     mantissas, exponents = np.frexp(values)
     whole = np.ldexp(mantissas, MANTISSA_BITS).astype(np.int64)
-    distinct, place = np.unique(exponents, return_inverse=True)
-    high, low = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
-    np.add.at(high, place, whole >> HALF_BITS)
-    np.add.at(low, place, whole & ((1 << HALF_BITS) - 1))
-    shifts = distinct.astype(np.int64) - MANTISSA_BITS - UNIT_EXPONENT
-    columns = zip(high.tolist(), low.tolist(), shifts.tolist(), strict=True)
-    terms: list[int] = [((up << HALF_BITS) + down) << shift for up, down, shift in columns]
-    return sum(terms)
+    least = int(exponents.min(initial=0))
+    total = 0
+    for shift, halves in ((HALF_BITS, whole >> HALF_BITS), (0, whole & ((1 << HALF_BITS) - 1))):
+        sums = np.bincount(exponents - least, halves)  # Of so many halves float64 rounds none.
+        total += sum([int(one) << (shift + place) for place, one in enumerate(sums.tolist())])
+    return total << (least - MANTISSA_BITS - UNIT_EXPONENT)
 
 
 def terms_of(total: int) -> list[float]:

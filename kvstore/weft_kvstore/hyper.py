@@ -107,10 +107,10 @@ class HyperTimeline:
         first, stop = bisect_left(changes, (step, slot)), bisect_left(changes, (step, slot + 1))
         if slot == FORGOTTEN and first < stop:
             return  # What is known of those steps is later.
-        if stop == len(changes):
-            changes[first:] = [Change(step, slot, number)]
-        else:
-            names[name] = [*changes[:first], Change(step, slot, number), *changes[stop:]]
+        if stop < len(changes):
+            changes = changes.copy()
+        changes[first:stop] = [Change(step, slot, number)]
+        names[name] = changes
         self.kept += first == stop and slot != FORGOTTEN
         self.count += 1
 

@@ -149,12 +149,6 @@ class LocalStore(LocalSlot):
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def __enter__(self) -> LocalStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _soon(self, work: Callable[[], object]) -> None:
         self._calls.append(work)
         self._wakes.put(None)

@@ -12,7 +12,7 @@ import weft
 from server_specs import save_rows, spec_json
 from weft.api.job import JobSpec
 from weft_kvstore import Key, describe
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.local import LocalStore
 from weft_server.planning.check import read_and_check
 from weft_server.planning.estimate import Bounds
@@ -29,7 +29,7 @@ def described(path: Path, optimizer: Any) -> Any:
     """The store of a job that is trained with it."""
     document = spec_json(save_rows(path), optimizer=optimizer.model_dump(mode="json"))
     plan = read_and_check(JobSpec.model_validate(document), None, Bounds())
-    return description_from_json(plan.store("job", 1, [""]).model_dump(mode="json"))
+    return descriptions.from_builtins(plan.store("job", 1, [""]).model_dump(mode="json"))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from weft.api.store import InitializerSpec
 from weft_graph.convert import convert
 from weft_graph.program_json import programs_to_json
 from weft_kvstore.description.check import DescriptionError, check_description
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_server.planning.check import read_and_check
 from weft_server.planning.estimate import Bounds
 from weft_server.planning.plan import JobPlan
@@ -313,7 +313,7 @@ def test_numbers_that_a_parameter_cannot_have_are_those_that_the_store_would_ref
     given = {"initializer": InitializerSpec(op_type=op_type, attributes=numbers), "multipliers": {"lr": factor}}
     keys = [plan.keys[0].model_copy(update=given)]
     stored = plan.model_copy(update={"keys": keys, "hyper": {"lr": lr, "weight_decay": 0.0}})
-    description = description_from_json(stored.store("job", 1, ["tcp://127.0.0.1:1"]).model_dump(mode="json"))
+    description = descriptions.from_builtins(stored.store("job", 1, ["tcp://127.0.0.1:1"]).model_dump(mode="json"))
     assert takes(lambda: check_description(description, placed=False), DescriptionError) is taken
     for parameter in wanted.graph["parameters"][1:]:
         parameter["trainable"] = False  # What `w` can have is asked, and the rate is for no other one.

@@ -22,7 +22,7 @@ from weft_graph.convert import convert
 from weft_graph.ir import Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.local import LocalStore
 from weft_server.control.leases import Lease
 from weft_server.control.orders import allocation_of
@@ -79,7 +79,7 @@ def test_three_slots_train_beside_a_frozen_parameter_also_those_without_samples(
     data = {**spec_json(rows)["data"], "batch_size": 2}
     plan = frozen(rows, "b", data=data, parallelism={"workers": 3, "shards": 1})
     store = plan.store("job", 1, [""])
-    with LocalStore(description_from_json(store.model_dump(mode="json"))) as local:
+    with LocalStore(descriptions.from_builtins(store.model_dump(mode="json"))) as local:
         before = {key: local.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
         records = [Records() for _ in range(3)]
         runs = []
@@ -185,7 +185,7 @@ def test_a_table_that_is_not_lazy_has_standard_semantics_on_its_shards(rows: Pat
         table, *others = plan.keys
         assert (table.key, table.rows, table.sparse) == ("table", True, "lazy" if lazy else "standard")
         assert {key.sparse for key in others} == {"lazy"}
-        description_from_json(plan.store("job", 1, [""]).model_dump(mode="json"))
+        descriptions.from_builtins(plan.store("job", 1, [""]).model_dump(mode="json"))
 
 
 def test_a_table_that_is_not_lazy_costs_its_shards_a_number_a_row(rows: Path) -> None:

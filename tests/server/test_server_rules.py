@@ -22,7 +22,7 @@ from weft_graph.rules.graph import RuleGraph, checked, rule_graph_from_json
 from weft_graph.types import DType, TensorType
 from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.description.check import check_description
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_server.planning.check import read_and_check
 from weft_server.planning.estimate import Bounds
 from weft_server.planning.plan import JobPlan
@@ -155,7 +155,7 @@ def test_lamb_and_lars_keep_their_keys_whole(rows: Path, name: str, update: str)
         "b": (True, {"trust": 0.0, "weight_decay": 0.0}),
     }
     assert not any(key.whole for key in plan.keys if key.update != "rule")
-    check_description(description_from_json(plan.store("job", 1, ["", ""]).model_dump(mode="json")))
+    check_description(descriptions.from_builtins(plan.store("job", 1, ["", ""]).model_dump(mode="json")))
 
 
 @pytest.mark.parametrize("name", ["lamb", "lars"])

@@ -12,7 +12,7 @@ from server_specs import save_rows, spec_json
 from weft.api.job import JobSpec
 from weft.api.store import CommitSpec, LossScalingSpec
 from weft_kvstore.description.check import check_description
-from weft_kvstore.description.records import CompressionDescription, Kind, description_from_json
+from weft_kvstore.description.records import CompressionDescription, Kind, descriptions
 from weft_server.planning.check import read_and_check
 from weft_server.planning.dry_run import dry_run_of
 from weft_server.planning.estimate import Bounds
@@ -60,7 +60,7 @@ def test_the_store_is_told_what_the_slots_agree_on(
 ) -> None:
     told = planned(rows, **changes).store("job", 1, ["tcp://a:1"])
     assert told.commit == commit
-    check_description(description_from_json(told.model_dump(mode="json")))
+    check_description(descriptions.from_builtins(told.model_dump(mode="json")))
 
 
 def test_a_dry_run_says_what_a_commit_costs_and_what_a_half_type_saves(rows: Path) -> None:
@@ -117,14 +117,14 @@ def test_averages_count_as_state_on_the_shards_and_in_documents(rows: Path) -> N
     adam = planned(rows, optimizer={"name": "adam"}, ema={}, keep_state=True)
     assert (adam.state_arrays, adam.kept_arrays) == (3, 3)
     told = kept.store("job", 1, ["tcp://a:1"])
-    check_description(description_from_json(told.model_dump(mode="json")))
+    check_description(descriptions.from_builtins(told.model_dump(mode="json")))
     memory = [dry_run_of(plan, None).store_memory.state_bytes for plan in (plain, kept)]
     assert memory == [0, dry_run_of(plain, None).store_memory.parameter_bytes]
 
 
 def test_clipping_goes_with_workers_that_update(rows: Path) -> None:
     told = planned(rows, clip_norm=1.0, parallelism=WORKERS).store("job", 1, ["tcp://a:1"])
-    check_description(description_from_json(told.model_dump(mode="json")))
+    check_description(descriptions.from_builtins(told.model_dump(mode="json")))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_numbers_that_mean_nothing_are_no_job(rows: Path, changes: dict[str, Any
 def test_the_store_is_told_what_travels_compressed(rows: Path) -> None:
     setting = {"gradients": {"kind": "2bit", "threshold": 0.5}, "weights": {"kind": "bf16", "residual": False}}
     told = planned(rows, compression=setting).store("job", 1, ["tcp://a:1"])
-    description = description_from_json(told.model_dump(mode="json"))
+    description = descriptions.from_builtins(told.model_dump(mode="json"))
     check_description(description)
     assert description.compression is not None
     assert description.compression.gradients == CompressionDescription(Kind.TWO_BIT, threshold=0.5)

@@ -15,7 +15,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft.api.store import CommitSpec
 from weft_graph.ir import Graph
 from weft_kernels.kernel import Array
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_worker.schedule import ScheduledStep, parts_of
 from weft_worker.task import schedule_of, task_of
 from worker_graphs import METRICS, bags, mlp, normalized
@@ -36,7 +36,7 @@ def job_of(graph: Graph, data: Path, **changes: object) -> Job:
 
 def trained(job: Job, **settings: object) -> tuple[dict[str, Array], list[Records]]:
     with ExitStack() as stack:
-        at, _ = stack.enter_context(served(description_from_json(job.store_spec().model_dump(mode="json"))))
+        at, _ = stack.enter_context(served(descriptions.from_builtins(job.store_spec().model_dump(mode="json"))))
         records = run_all(replace(job, shards=at.shards), **settings)
     assert [each.last for each in records] == [(AllocationEvent.DONE, None)] * job.slots
     return load(records[0].uploads[0][0]), records

@@ -16,7 +16,7 @@ from safetensors.numpy import load
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.errors import StoreLostError, StoreTimeoutError
 from weft_kvstore.local import LocalStore
 from weft_worker.patience import patiently
@@ -39,7 +39,7 @@ def job_of(data: Path, **options: Any) -> Job:
 
 @contextmanager
 def store_for(job: Job) -> Iterator[LocalStore]:
-    description = description_from_json(job.store_spec().model_dump(mode="json"))
+    description = descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
     with LocalStore(description) as store:
         yield store
 

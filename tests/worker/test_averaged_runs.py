@@ -18,7 +18,7 @@ from weft.api.store import AverageSpec
 from weft.parameter_file import averages_of
 from weft_kernels.averaging import AVERAGE
 from weft_kernels.kernel import Array
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.errors import StoreLostError
 from weft_worker.evaluation import AveragedStore
 from worker_graphs import METRICS, bags, mlp
@@ -37,7 +37,7 @@ def job(tmp_path: Path) -> Job:
 def trained(job: Job, shards: int = 2) -> tuple[dict[str, Array], list[Records]]:
     with ExitStack() as stack:
         job = replace(job, shards=("",) * shards)
-        at, _ = stack.enter_context(served(description_from_json(job.store_spec().model_dump(mode="json"))))
+        at, _ = stack.enter_context(served(descriptions.from_builtins(job.store_spec().model_dump(mode="json"))))
         records = run_all(replace(job, shards=at.shards))
     assert [each.last for each in records] == [(AllocationEvent.DONE, None)] * job.slots
     return load(records[0].uploads[0][0]), records
@@ -118,6 +118,6 @@ class Halves:
     ("state", "says"), [(StoreLostError("shard 0 is gone"), "shard 0 is gone"), (np.ones(3), "broadcast")]
 )
 def test_a_store_that_fails_fails_the_average(job: Job, state: Array | StoreLostError, says: str) -> None:
-    keys = {key.key: key for key in description_from_json(job.store_spec().model_dump(mode="json")).keys}
+    keys = {key.key: key for key in descriptions.from_builtins(job.store_spec().model_dump(mode="json")).keys}
     with pytest.raises((StoreLostError, ValueError), match=says):
         AveragedStore(Halves(state), keys).pull("w1", 0).result(1)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from store_cluster import served
 from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.lifecycle import AllocationEvent
 from weft_kvstore.arrays import Array
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from worker_graphs import METRICS, mlp
 from worker_jobs import Job, programs_of, run_all, save_data
 
@@ -35,7 +35,7 @@ def trained(job: Job) -> tuple[dict[str, Array], float]:
     """The parameters that are kept, and the loss at the end."""
     with ExitStack() as stack:
         job = replace(job, shards=("", ""))
-        at, _ = stack.enter_context(served(description_from_json(job.store_spec().model_dump(mode="json"))))
+        at, _ = stack.enter_context(served(descriptions.from_builtins(job.store_spec().model_dump(mode="json"))))
         records = run_all(replace(job, shards=at.shards))
     assert [each.last for each in records] == [(AllocationEvent.DONE, None)] * job.slots
     last = [[report for report in each.metrics if report.split == "evaluate"][-1] for each in records]

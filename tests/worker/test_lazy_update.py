@@ -21,7 +21,7 @@ from weft.api.store import AverageSpec, CommitSpec
 from weft_data.schedule import BatchPlan
 from weft_graph.rules.built_in import stored_rule
 from weft_kernels.kernel import Array
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.local import LocalStore
 from worker_graphs import BAG, CLASSES, VOCABULARY, bags
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all
@@ -54,14 +54,14 @@ def trained(job: Job, **table: bool) -> dict[str, Array]:
     """The final document of the job, over two shards; `table` changes what is said of the table."""
     job = replace(job, programs=programs_of(bags(**{"lazy_update": False, **table})), shards=("", ""))
     with ExitStack() as stack:
-        at, _ = stack.enter_context(served(description_from_json(job.store_spec().model_dump(mode="json"))))
+        at, _ = stack.enter_context(served(descriptions.from_builtins(job.store_spec().model_dump(mode="json"))))
         records = run_all(replace(job, shards=at.shards))
     assert [each.last for each in records] == [(AllocationEvent.DONE, None)] * job.slots
     return load(records[job.keeper].uploads[-1][0])
 
 
 def first_values(job: Job) -> dict[str, Array]:
-    description = description_from_json(replace(job, shards=("",)).store_spec().model_dump(mode="json"))
+    description = descriptions.from_builtins(replace(job, shards=("",)).store_spec().model_dump(mode="json"))
     with LocalStore(description) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
         first["table"] = store.pull("table", 0, np.arange(VOCABULARY)).result(WAIT_S)

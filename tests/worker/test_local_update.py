@@ -23,7 +23,7 @@ from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
-from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, description_from_json
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, descriptions
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
@@ -56,7 +56,7 @@ def job_of(data: Path, rule: str = "momentum", **options: Any) -> Job:
 
 
 def described(job: Job) -> StoreDescription:
-    return description_from_json(job.store_spec().model_dump(mode="json"))
+    return descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
 
 
 def outcome(job: Job, **settings: Any) -> dict[str, Array]:

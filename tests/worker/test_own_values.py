@@ -20,7 +20,7 @@ from weft.api.store import AverageSpec, CommitSpec
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kernels.rules.lookup import rule_from
-from weft_kvstore.description.records import StoreDescription, description_from_json
+from weft_kvstore.description.records import StoreDescription, descriptions
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
@@ -53,7 +53,7 @@ def job_of(data: Path, rule: str = "momentum", **options: Any) -> Job:
 
 
 def described(job: Job) -> StoreDescription:
-    return description_from_json(job.store_spec().model_dump(mode="json"))
+    return descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
 
 
 def assert_same_as_over_the_store(job: Job, **settings: Any) -> Records:

@@ -17,7 +17,7 @@ from weft_data.schedule import BatchPlan
 from weft_graph.ir import Graph, Initializer, Parameter
 from weft_graph.types import DType, TensorType
 from weft_kernels.kernel import Array
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from worker_graphs import METRICS, mlp, normalized
@@ -128,7 +128,7 @@ def shards() -> Iterator[list[ShardServer]]:
 
 def sharded(job: Job, shards: list[ShardServer]) -> dict[str, Array]:
     """The final parameters of the job over shards that serve it on loopback."""
-    description = description_from_json(job.store_spec().model_dump(mode="json"))
+    description = descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
     for number, server in enumerate(shards):
         server.open(description, number)
     everything = run_all(job)
@@ -141,7 +141,7 @@ def test_three_workers_over_the_store_of_one_process_equal_the_plain_formula(dat
     """The store makes the first values itself; the plain one starts from those, as they are pulled at version 0."""
     graph = mlp(dropout=DROPOUT)
     job = job_of(graph, data, slots=3)
-    description = description_from_json(job.store_spec().model_dump(mode="json"))
+    description = descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
     with LocalStore(description) as store:
         first = {plan.key: store.pull(plan.key, 0).result(WAIT_S) for plan in job.programs.keys}
         everything = run_all(job, store.at_slot)

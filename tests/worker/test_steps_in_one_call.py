@@ -12,7 +12,7 @@ import pytest
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.ir import Graph
 from weft_graph.types import DType
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker import run as worker_run
@@ -41,7 +41,7 @@ def over_two_shards(data: Path, graph: Callable[[DType], Graph], **options: obje
             server.start()
         job = job_of(data, graph, shards=tuple(server.endpoint for server in servers), **options)
         for number, server in enumerate(servers):
-            server.open(description_from_json(job.store_spec().model_dump(mode="json")), number)
+            server.open(descriptions.from_builtins(job.store_spec().model_dump(mode="json")), number)
         found = run_all(job)
     assert [records.last for records in found] == [(AllocationEvent.DONE, None)] * 2
     return found

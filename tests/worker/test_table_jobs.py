@@ -18,7 +18,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft_data.schedule import BatchPlan
 from weft_graph.ir import Graph
 from weft_kernels.kernel import Array
-from weft_kvstore.description.records import StoreDescription, description_from_json
+from weft_kvstore.description.records import StoreDescription, descriptions
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
@@ -215,7 +215,7 @@ def test_a_frozen_table_is_fetched_by_rows_and_keeps_its_values(data):
 
 
 def described(job: Job) -> StoreDescription:
-    description = description_from_json(job.store_spec().model_dump(mode="json"))
+    description = descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
     return msgspec.structs.replace(description, shards=job.shards or ("",))
 
 

@@ -37,7 +37,7 @@ from weft_data.schedule import BatchPlan  # noqa: E402
 from weft_graph.convert import convert  # noqa: E402
 from weft_graph.rules.built_in import stored_rule  # noqa: E402
 from weft_kernels.kernel import Array  # noqa: E402
-from weft_kvstore.description.records import description_from_json  # noqa: E402
+from weft_kvstore.description.records import descriptions  # noqa: E402
 from weft_kvstore.settings import LinkSettings  # noqa: E402
 from worker_jobs import Job, run_all  # noqa: E402
 
@@ -220,7 +220,9 @@ def _trained_by_weft(
     )  # fmt: skip
     gc.freeze()  # each worker collects garbage when it ends, and would pass through all that the exporter has left
     with ExitStack() as stack:
-        at, _ = stack.enter_context(served(description_from_json(job.store_spec().model_dump(mode="json")), PATIENT))
+        at, _ = stack.enter_context(
+            served(descriptions.from_builtins(job.store_spec().model_dump(mode="json")), PATIENT)
+        )
         records = run_all(replace(job, shards=at.shards), documents={"given": save(dict(made.values))})
     assert [each.last for each in records] == [(AllocationEvent.DONE, None)] * job.slots
     return load(records[job.keeper].uploads[-1][0])

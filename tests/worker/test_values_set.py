@@ -21,7 +21,7 @@ from weft.api.agent import SetDone
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.local import LocalStore
 from weft_kvstore.snapshot_files import Tensor, TensorFile, TensorFileError, header_of
 from weft_worker.ordered_sets import OrderedSets
@@ -51,7 +51,7 @@ def values(seed: int) -> dict[str, Array]:
 
 @contextmanager
 def store_for(job: Job) -> Iterator[LocalStore]:
-    description = description_from_json(job.store_spec().model_dump(mode="json"))
+    description = descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
     with LocalStore(description) as store:
         yield store
 
@@ -198,7 +198,7 @@ def test_a_key_is_set_again_once_its_earlier_value_holds(data, key):
     """A shard lets few values wait for steps that are not applied; whoever sets often waits, and is not refused."""
     job = job_of(data, 100)
     with store_for(job) as store:
-        keys = {each.key: each for each in description_from_json(job.store_spec().model_dump(mode="json")).keys}
+        keys = {each.key: each for each in descriptions.from_builtins(job.store_spec().model_dump(mode="json")).keys}
         setter = ValueSetter(store, keys, (), WAIT_S)
         document = save({key: values(4)[key]})
         setter.set_all(io.BytesIO(document), 1)

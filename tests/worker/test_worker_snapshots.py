@@ -17,7 +17,7 @@ from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.types import DType
-from weft_kvstore.description.records import description_from_json
+from weft_kvstore.description.records import descriptions
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError, saved
@@ -115,7 +115,7 @@ class Sharded:
     def __init__(self, job: Job, shards: int, stack: ExitStack) -> None:
         self.servers = [stack.enter_context(ShardServer(settings=LinkSettings(same_host=False))) for _ in range(shards)]
         self.job = replace(job, shards=tuple(server.endpoint for server in self.servers))
-        description = description_from_json(self.job.store_spec().model_dump(mode="json"))
+        description = descriptions.from_builtins(self.job.store_spec().model_dump(mode="json"))
         found = None if job.snapshot is None else snapshots.from_builtins(job.snapshot.model_dump())
         for number, server in enumerate(self.servers):
             server.open(description, number, snapshot=found)

@@ -19,7 +19,7 @@ from weft_graph.program import Programs
 from weft_graph.program_json import programs_from_json
 from weft_kernels.averaging import AVERAGE
 from weft_kvstore.description.check import rule_of
-from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, description_from_json
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, descriptions
 from weft_kvstore.snapshot_files import Snapshot, snapshots
 from weft_worker.contributions import Contributions, check_tables, contributions_of
 from weft_worker.errors import TaskError
@@ -94,7 +94,7 @@ def task_of(allocation: WorkerAllocation) -> Task:
     except GraphError as error:
         raise TaskError(f"programs cannot be read at {error.pointer or '/'}: {error.message}") from error
     try:
-        description = description_from_json(allocation.store.model_dump(mode="json"))
+        description = descriptions.from_builtins(allocation.store.model_dump(mode="json"))
     except msgspec.ValidationError as error:
         raise TaskError(f"the store's description cannot be read: {error}") from error
     if not 0 <= allocation.slot < description.slots:

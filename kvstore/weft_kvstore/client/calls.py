@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -119,8 +119,8 @@ class Store:
 
         Version 0 is for keys whose initializer is `Given`: they have no value before it is set. A later version's value
         is replaced once the step before it is applied, so the version must not have passed, nor be far ahead. In async
-        the value holds once what this slot has pushed before is applied. To set the same again does no harm. Several
-        calls may set rows of one version; of rows of one id the last one counts."""
+        the value holds at once. To set the same again does no harm. Several calls may set rows of one version; of rows
+        of one id the last one counts."""
         return self.push(keys, version, values, ids, kind=PayloadKind.VALUE)
 
     def pushpull(
@@ -247,6 +247,12 @@ class Store:
     def close(self) -> None:
         """Fails what is open and releases sockets and threads. Idempotent."""
         raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 # --- Reads several keys at one version while others push --------------------------------------------------------------

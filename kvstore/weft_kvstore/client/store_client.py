@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import Store
@@ -84,14 +83,6 @@ class StoreClient(Store):
     def end_reason(self) -> str | None:
         """Why it does nothing any more, once that is so: it was closed, or its thread has failed."""
         return self._poller.end_reason()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def capture(self, step: int, captured: Callable[[Captured | MissedError], None]) -> None:
         """Calls `captured` with copies of this slot's residuals after the steps before `step`, once these are encoded;

@@ -37,7 +37,7 @@ from weft_kvstore.description.records import (
     Sparse,
     StoreCompression,
     StoreDescription,
-    description_from_json,
+    descriptions,
 )
 from weft_kvstore.settings import check_endpoint
 from weft_kvstore.structs import documents
@@ -188,7 +188,7 @@ def _record(document: Mapping[str, Any]) -> StoreDescription:
     """The record of a whole description. Raises DescriptionError, which names the field and the words and fields that
     may have been meant."""
     try:
-        return description_from_json(document)
+        return descriptions.from_builtins(document)
     except msgspec.ValidationError as invalid:
         error = field_first(str(invalid))
     field, _, what = error.partition(": ")

@@ -262,11 +262,6 @@ def codecs_of(
 descriptions: Final[Reader[StoreDescription]] = Reader(StoreDescription)
 
 
-def description_from_json(document: Mapping[str, Any]) -> StoreDescription:
-    """Reads the JSON form. Raises msgspec.ValidationError, which names the path, where it does not fit."""
-    return descriptions.from_builtins(document)
-
-
 # --- First values on a shard: of a range of elements, or of rows of a table -------------------------------------------
 
 

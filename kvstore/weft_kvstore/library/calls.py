@@ -398,8 +398,10 @@ class SlotSteps:
         def told(error: BaseException | None) -> StoreError | None:
             if not isinstance(error, StoreTimeoutError | StoreRefusedError) or _ANOTHER in str(error):
                 return None
-            hint = f"if the shards are new, they are at step 0 until one slot calls restore(..., step={start})"
-            return type(error)(f"{error}; slot {self._registry.slot} was connected with step={start}: {hint}")
+            last = start - 1
+            new = f"if the shards are new, they are at step 0 until one slot calls restore(..., step={start})"
+            lost = f"if a process of this slot has died, its push of step {last} may be lost: push it, with step={last}"
+            return type(error)(f"{error}; slot {self._registry.slot} was connected with step={start}: {new}; {lost}")
 
         return after(begun, told)
 

@@ -212,12 +212,6 @@ class ArenaListener:
         self._epoll.close()
         self._socket.close()
 
-    def __enter__(self) -> ArenaListener:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _accept(self) -> bool:
         """Whether a client was accepted. The listening socket is edge-triggered: if no descriptor is left for a client,
         the socket does not stay readable, and the next `receive` tries again."""

@@ -244,7 +244,7 @@ class JobShard:
         ruled = [part for part in self.parts.values() if part.spec.is_ruled]
         if count >= most:
             self.hyper.keep(max(2, most - 1), max((int(one.added.max()) for one in ruled), default=0))
-        elif not (count + 1) % FORGET_EVERY:
+        elif count % FORGET_EVERY + len(numbers) >= FORGET_EVERY:
             self.hyper.forget(min((int(one.versions.min()) for one in ruled), default=0))
         if self.hyper.kept >= most:
             raise PushRefusedError(f"{most} changes wait for their steps already")

@@ -89,6 +89,8 @@ def sentence(entry: ErrorDetails, called: Mapping[str, str] = MappingProxyType({
         said = NAME_RULE
     elif said.endswith("'^https?://'"):
         said = "it should begin with http:// or https://"
+    elif entry["type"] == "path_not_directory":
+        said = "there is no such directory; make it first"
     elif entry["type"] == "tuple_type":
         said = "it should be a tuple of numbers"
     elif said.endswith("discriminator 'schedule'") or (

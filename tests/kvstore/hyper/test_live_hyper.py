@@ -358,17 +358,20 @@ def say(core: ShardCore, message: Message) -> list[Message]:
     return [decode_reply(parts)[0] for _, parts in outgoing]
 
 
-def test_what_no_step_can_ask_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("numbers", "every"), [({"weight_decay": 0.0}, 2), ({}, 1)])
+def test_what_no_step_can_ask_for_is_forgotten(
+    numbers: dict[str, float], every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rate that is set anew at every step takes no more memory than one that never is."""
-    monkeypatch.setattr("weft_kvstore.shard.job_shard.FORGET_EVERY", 1)
+    monkeypatch.setattr("weft_kvstore.shard.job_shard.FORGET_EVERY", every)
     choose = random.Random(1)
     simulation = Simulation(described(1, 2))
     training = Training(simulation, choose)
     for step in range(STEPS):
-        simulation.finish(choose, simulation.stores[0].set_hyper({"lr": step + 1.0}, step=step))
+        simulation.finish(choose, simulation.stores[0].set_hyper({"lr": step + 1.0, **numbers}, step=step))
         training.push(0)
         simulation.settle(choose)
-    assert [core.job.hyper.kept for core in simulation.shards] == [1, 1]
+    assert [core.job.hyper.kept for core in simulation.shards] == [every, every]
     assert summed_now(training) == sum(range(1, STEPS + 1))
 
 

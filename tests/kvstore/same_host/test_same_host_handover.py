@@ -98,7 +98,7 @@ def serve(listener: ArenaListener, holds: object) -> None:
 
 
 def test_two_processes_see_each_others_bytes() -> None:
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         listener.shared_memory = memory_of()
         with Child(CLIENT, listener.name.hex()) as client:
             serve(listener, lambda: listener.arenas)
@@ -118,7 +118,7 @@ def test_two_processes_see_each_others_bytes() -> None:
 
 
 def test_a_shard_that_shares_nothing_has_the_clients_memory_alone() -> None:
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         arena = memory_of()
         given = Handover(listener.name, LINK, arena)
         assert answered(listener, given) == [True]
@@ -129,7 +129,7 @@ def test_a_shard_that_shares_nothing_has_the_clients_memory_alone() -> None:
 
 def test_a_killed_client_leaves_nothing(nothing_is_left: int) -> None:
     """The kernel ends its connection, so the shard knows at once."""
-    with ArenaListener() as listener, Child(CLIENT, listener.name.hex()) as client:
+    with closing(ArenaListener()) as listener, Child(CLIENT, listener.name.hex()) as client:
         serve(listener, lambda: listener.arenas)
         assert client.line() == "taken "
         part = listener.arenas[LINK][64:74]
@@ -162,7 +162,7 @@ def test_a_killed_shard_is_noticed_and_leaves_nothing() -> None:
 
 def test_a_client_that_leaves_takes_its_arena_with_it_also_where_a_child_of_it_lives_on() -> None:
     arena = memory_of()
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         given = Handover(listener.name, LINK, arena)
         answered(listener, given)
         with socket.socket(fileno=os.dup(given.fileno())):
@@ -175,7 +175,7 @@ def test_a_client_that_leaves_takes_its_arena_with_it_also_where_a_child_of_it_l
 
 
 def test_many_arenas_come_and_go(nothing_is_left: int) -> None:
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         for session in range(100):
             arena = memory_of()
             given = Handover(listener.name, (bytes(16), session), arena)
@@ -189,7 +189,7 @@ def test_many_arenas_come_and_go(nothing_is_left: int) -> None:
 
 def test_a_hundred_clients_may_wait_for_the_listener() -> None:
     arena = memory_of()
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         given = [Handover(listener.name, (bytes(16), session), arena) for session in range(100)]
         assert answered(listener, *given) == [True] * 100
         for one in given:
@@ -199,7 +199,7 @@ def test_a_hundred_clients_may_wait_for_the_listener() -> None:
 
 def test_where_there_is_no_way_to_a_listener_the_client_is_told() -> None:
     arena = memory_of()
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         with pytest.raises(ArenaError, match="16 bytes, not 15"):
             Handover(listener.name[1:], LINK, arena)
         with pytest.raises(ArenaError, match="no way to the shard's listener"):
@@ -211,7 +211,7 @@ def test_where_there_is_no_way_to_a_listener_the_client_is_told() -> None:
 
 def test_a_connection_brings_one_arena() -> None:
     arena = memory_of()
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         first = Handover(listener.name, LINK, arena)
         answered(listener, first)
         second = Handover(listener.name, LINK, arena)
@@ -224,7 +224,7 @@ def test_a_connection_brings_one_arena() -> None:
 
 def test_a_process_of_another_user_is_turned_away_by_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
     arena, other = memory_of(), os.geteuid() + 1
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         given = Handover(listener.name, LINK, arena)
         monkeypatch.setattr(os, "geteuid", lambda: other)
         assert answered(listener, given) == [False]
@@ -247,7 +247,7 @@ try:
 except ConnectionResetError:
     print(one.recv(4096))
 """
-    with ArenaListener() as listener, Child(script, address_of(listener.name).hex()) as stranger:
+    with closing(ArenaListener()) as listener, Child(script, address_of(listener.name).hex()) as stranger:
         assert stranger.line() == "in"
         serve(listener, lambda: listener.refused == 1)
         assert "is of user 65534" in stranger.line()
@@ -282,7 +282,7 @@ def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
     os.ftruncate(loose, 2 * PAGE)
     file = os.open(__file__, os.O_RDONLY)
     read, write = os.pipe()
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         before = open_files()
         cases = [
             (OFFER_BYTES, (), "0 descriptors"),
@@ -310,7 +310,7 @@ def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
 @given(st.one_of(st.binary(min_size=1, max_size=200), st.integers(1, len(OFFER_BYTES) - 1)))
 def test_no_bytes_do_harm(packet: bytes | int) -> None:
     """Nor does an offer that was cut."""
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         assert raw(listener, OFFER_BYTES[:packet] if isinstance(packet, int) else packet)
 
 
@@ -335,7 +335,7 @@ while True:
     array[:] = 0
     punch(arena.fd, 3, 0, 1 << 20)
 """
-    with ArenaListener() as listener, Child(script, listener.name.hex()) as client:
+    with closing(ArenaListener()) as listener, Child(script, listener.name.hex()) as client:
         serve(listener, lambda: listener.arenas)
         assert client.line() == "given"
         gradient, total = listener.arenas[LINK][: 1 << 20].view("float32"), np.zeros(1 << 18, np.float32)
@@ -350,7 +350,7 @@ def test_who_connects_while_no_descriptor_is_left_is_heard_once_there_is_one(cap
     """Meanwhile it is no busy loop, though a socket that cannot be accepted from stays readable."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     arena = memory_of()
-    with ArenaListener() as listener:
+    with closing(ArenaListener()) as listener:
         first = Handover(listener.name, LINK, arena)
         assert answered(listener, first) == [True]
         given = Handover(listener.name, (bytes(16), 2), arena)
@@ -391,13 +391,13 @@ def unshared(*flags: str) -> tuple[str, ...]:
 def test_a_client_in_another_container_of_one_pod_is_served() -> None:
     """It sees other process numbers, and the same network."""
     command = unshared("--pid", "--fork", "--kill-child", "--mount-proc")
-    with ArenaListener() as listener, Child(CLIENT, listener.name.hex(), before=command) as client:
+    with closing(ArenaListener()) as listener, Child(CLIENT, listener.name.hex(), before=command) as client:
         serve(listener, lambda: listener.arenas)
         assert client.line() == "taken "
 
 
 def test_a_client_behind_another_network_sends_bytes() -> None:
-    with ArenaListener() as listener, Child(CLIENT, listener.name.hex(), before=unshared("--net")) as client:
+    with closing(ArenaListener()) as listener, Child(CLIENT, listener.name.hex(), before=unshared("--net")) as client:
         assert client.line().startswith("refused no way to the shard's listener on this host")
         assert listener.refused == 0
 
@@ -446,7 +446,7 @@ def test_a_shard_that_answers_nonsense_is_not_believed(
 
 def test_a_client_that_dies_between_its_offer_and_the_answer_leaves_nothing() -> None:
     script = CLIENT.partition("wait_until(lambda: given")[0] + "import signal\nprint('given')\nsignal.pause()\n"
-    with ArenaListener() as listener, Child(script, listener.name.hex()) as client:
+    with closing(ArenaListener()) as listener, Child(script, listener.name.hex()) as client:
         assert client.line() == "given"
         os.kill(client.pid, signal.SIGKILL)
         client.kill()

@@ -21,7 +21,7 @@ from store_cluster import WAIT_S, key_of, store_of
 from weft.api.agent import AgentKind
 from weft.api.lifecycle import AllocationEvent
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.records import StoreDescription, description_from_json
+from weft_kvstore.description.records import StoreDescription, descriptions
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
 from weft_kvstore.serving.shard_process import advertised
@@ -166,7 +166,7 @@ def test_ports_that_there_are_not_are_refused(bind: str) -> None:
 def test_an_api_description_is_the_stores_own() -> None:
     description = described("tcp://127.0.0.1:1")
     spec = allocation(description, "a").store
-    assert description_from_json(spec.model_dump(mode="json")) == description
+    assert descriptions.from_builtins(spec.model_dump(mode="json")) == description
 
 
 SERVED = ("--server", "http://127.0.0.1:1")
@@ -191,7 +191,7 @@ SERVED = ("--server", "http://127.0.0.1:1")
         (
             [*SERVED, "--table-directory", "./tab", "--table-memory", "1GiB"],
             2,
-            "error: --table-directory is './tab'; Path does not point to a directory",
+            "error: --table-directory is './tab'; there is no such directory; make it first",
         ),
         ([*SERVED, "--metrics-host", "127.0.0.1"], 2, "--metrics-host needs --metrics-port: without a port no metrics"),
         (["--description", "/nowhere/store.json", "--shard", "0"], 1, "No such file"),

@@ -103,6 +103,20 @@ def test_a_pull_between_two_sets_has_what_the_first_has_set() -> None:
     assert (number_of(pulled), number_of(again)) == ([10.0], [100.0])
 
 
+@pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
+@pytest.mark.parametrize("key", ["w", "t", "whole"])
+def test_a_value_holds_behind_the_pushes_that_wait_to_be_merged_and_before_those_that_come_later(
+    key: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_kvstore.shard.merger.AT_ONCE_BYTES", -1)
+    simulation, store, _ = opened(described(1, mode=mode))
+    calls = [push(store, key, 0), push(store, key, 1), set_value(store, key, 2, 7.0), push(store, key, 2)]
+    settle(simulation, Choosing(lambda event: event[0] != "work"))
+    after = pull(store, key, 3)
+    simulation.finish(random.Random(2), *calls, after)
+    assert number_of(after) == [6.0]
+
+
 @pytest.mark.parametrize("key", ["w", "t", "whole"])
 def test_a_barrier_comes_behind_a_value_of_one_of_its_keys_and_the_next_barrier_behind_it(
     key: str, monkeypatch: pytest.MonkeyPatch
