@@ -142,21 +142,12 @@ class ShardDaemon:
 
         if not isinstance(allocation, ShardAllocation):
             raise TypeError(f"{allocation.id} is no shard's allocation")
-        settings = self._settings
-        tables = settings.tables
+        settings, tables = self._settings, self._settings.tables
         return {
+            **allocation.model_dump(mode="json", exclude={"token"}),  # The daemon alone makes calls about it.
             "name": settings.name,
-            "store": allocation.store.model_dump(mode="json"),
-            "shard": allocation.shard,
             "bind": settings.bind or ANY_PORT,
             "advertise": settings.advertise,
-            "silence_s": allocation.lost_after_s,
-            "curve": None if allocation.curve is None else allocation.curve.model_dump(),
-            "curve_clients": allocation.curve_clients,
-            "snapshot": None if allocation.snapshot is None else allocation.snapshot.model_dump(mode="json"),
-            "keep_previous": allocation.keep_previous,
-            "trace_first_step": allocation.trace.first_step,
-            "trace_steps": allocation.trace.steps,
             "tables": None if tables is None else {**asdict(tables), "directory": str(tables.directory)},
         }
 

@@ -14,7 +14,7 @@ import resource
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -55,26 +55,22 @@ _log = logging.getLogger("weft.shard")
 
 class ShardTask(msgspec.Struct, frozen=True):
     """All that a child needs, read once and never shown: it has a secret. `bind`: where it may listen. `advertise`: the
-    host by which workers reach it; what was bound where None, with the host's name for a wildcard."""
+    host by which workers reach it; what was bound where None, with the host's name for a wildcard. The rest is what the
+    server says of its place: see `weft.api.agent.ShardAllocation`."""
 
     name: str
     store: StoreDescription
     shard: int
     bind: str
     advertise: str | None = None
-    silence_s: float = LinkSettings().silence_s
     tables: TablePlace | None = None
+    lost_after_s: float = LinkSettings().silence_s
     curve: CurveKeys | None = None
-    """Of this shard, where links are encrypted."""
     curve_clients: tuple[str, ...] = ()
-    """The public keys of those that are accepted then."""
     snapshot: Snapshot | None = None
-    """What the job begins with; None: with its first values."""
     keep_previous: bool = False
-    """See `JobShard`."""
-    trace_first_step: int = 1
-    trace_steps: int = 0
-    """See `weft.api.trace.TraceWindow`."""
+    trace: Mapping[str, int] = {}
+    """The fields of a `TraceWindow`; nothing is traced where there are none."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True):
@@ -119,9 +115,7 @@ def main(channel: socket.socket) -> None:
         task = _TASKS.from_json(reader.readline())
         stop = start_daemon(task.name)
         tune_process()
-        trace = TraceRecorder.of(
-            TraceWindow(first_step=task.trace_first_step, steps=task.trace_steps), "shard", task.shard
-        )
+        trace = TraceRecorder.of(TraceWindow(**task.trace), "shard", task.shard) if task.trace else None
 
         def say_trace() -> None:
             for part in trace.take() if trace is not None else ():
@@ -159,7 +153,7 @@ def _served(
     serves no more. Raises what `ShardServer` and its `open` do, and StoreError at the end if the shard has failed."""
     with ShardServer(
         task.bind,
-        settings=LinkSettings(silence_s=task.silence_s),
+        settings=LinkSettings(silence_s=task.lost_after_s),
         tables=task.tables,
         authenticator=authenticator,
         trace=trace,
@@ -241,7 +235,7 @@ def serve_alone(settings: ShardSettings) -> None:
     bind = settings.bind or description.shards[shard]
     if not bind:
         raise DescriptionError(f"shards[{shard}]: no endpoint to listen on; say one with --bind")
-    task = ShardTask(settings.name, description, shard, bind, silence_s=settings.silence_s, tables=settings.tables)
+    task = ShardTask(settings.name, description, shard, bind, tables=settings.tables, lost_after_s=settings.silence_s)
     with (
         suppress(OpenStoppedError),
         _served(task, authenticator, stop) as server,

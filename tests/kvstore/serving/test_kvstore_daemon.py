@@ -147,7 +147,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_shard_waits_for_a_silent_slot_as_long_as_the_server_says() -> None:
     daemon: Any = SimpleNamespace(_settings=ShardSettings(server="http://server", silence_s=5.0))
     told = allocation(described("tcp://127.0.0.1:1"), "a").model_copy(update={"lost_after_s": 300.0})
-    assert ShardDaemon._task(daemon, told)["silence_s"] == 300.0
+    assert ShardDaemon._task(daemon, told)["lost_after_s"] == 300.0
 
 
 def test_a_wildcard_is_advertised_by_the_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
