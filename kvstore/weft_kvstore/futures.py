@@ -63,8 +63,7 @@ class StoreFuture(Future[T]):
     _done_callbacks: list[Callable[[Future[T]], Any]] = []  # noqa: RUF012
     _hooks: list[Callable[[Future[T]], None]] = []  # noqa: RUF012
 
-    def __init__(self, driver: Driver | None = None) -> None:
-        self.driver = driver
+    driver: Driver | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Makes what only callbacks and plain waits need; with `setdefault`, one of several threads wins."""
@@ -159,6 +158,10 @@ class StoreFuture(Future[T]):
             raise interrupted
 
 
+# Not that of a plain future, which makes the lock; nor one in Python, as many are made.
+StoreFuture.__init__ = object.__init__  # type: ignore[method-assign]
+
+
 def _taken(hooks: list[Any]) -> Any:
     """Removes and returns the first; None where there is none."""
     try:
@@ -213,7 +216,8 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]
     `make` runs on the thread that ends the last, under the rules of `on_end`. Its driver is that of the first part that
     has one.
     """
-    result: StoreFuture[R] = StoreFuture(driver_of(*futures))
+    result: StoreFuture[R] = StoreFuture()
+    result.driver = driver_of(*futures)
     parts: Sequence[Future[Any]] = futures or [finished(None)]
     # Futures keep their callbacks for ever: these have no more of one another, nor of values, than is in `left`.
     ended = partial(_part_ended, {*map(id, parts)}, {0: True}, [(result, futures, make)], [])
@@ -271,7 +275,8 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> StoreFuture[R]:
 def after(future: Future[R], note: Callable[[BaseException | None], BaseException | None]) -> StoreFuture[R]:
     """Ends as the future does, once `note` was called with its error, or with the error that this returns; under the
     rules of `on_end`."""
-    result: StoreFuture[R] = StoreFuture(driver_of(future))
+    result: StoreFuture[R] = StoreFuture()
+    result.driver = driver_of(future)
 
     def ended(_: Future[R]) -> None:
         try:
@@ -290,13 +295,10 @@ def after(future: Future[R], note: Callable[[BaseException | None], BaseExceptio
     return result
 
 
-def hand_on(future: Future[R], ended: Future[R]) -> None:
+def hand_on(future: StoreFuture[R], ended: Future[R]) -> None:
     """Ends the future as the other has ended."""
     error = error_of(ended)
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(ended.result())
+    future.end(ended.result() if error is None else None, error)
 
 
 # --- Work that another thread does between two pieces of its own ------------------------------------------------------

@@ -20,9 +20,6 @@ from weft_kvstore.wire.messages import (
     Message,
 )
 
-ShardMessages = Sequence[tuple[int, Message]]
-"""Messages to send, each with its shard."""
-
 # --- A barrier: what a slot sends when it has pushed all of a step ----------------------------------------------------
 
 
@@ -34,10 +31,11 @@ class BarrierOperation(Operation):
     outcome is known for the commit alone."""
 
     is_request = True
+    ends_step = True
 
     def __init__(self, step: int, nothing: list[int], *, commits: bool) -> None:
         super().__init__()
-        self.step = self.ends_step = step
+        self.step = step
         self.reads = nothing
         self._commits = commits
         self._shards = 0
@@ -61,7 +59,7 @@ class BarrierOperation(Operation):
         self.pending[shard] = len(messages) + 2 * self._commits
         return [*messages, Measure(self.number, self.step)] if self._commits else messages
 
-    def answered(self, shard: int, message: Answer) -> ShardMessages:
+    def answered(self, shard: int, message: Answer) -> Sequence[tuple[int, Message]]:
         if not isinstance(message, Measured) or not self._commits:
             return super().answered(shard, message)
         if shard in self._measured:

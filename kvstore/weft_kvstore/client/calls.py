@@ -269,7 +269,8 @@ def consistent_read(source: Store, keys: Sequence[str], versioned: Sequence[int]
     Fails with StorePassedError where keys have passed every version that was tried. `versioned` are the numbers of the
     keys that have versions: somebody contributes to them."""
     newest = source.pull(keys, 0, with_versions=True)
-    future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver_of(newest))
+    future: StoreFuture[tuple[int, list[Array]]] = StoreFuture()
+    future.driver = driver_of(newest)
 
     def pulled_newest(tries: int, overdue: StoreTimeoutError | None, ended: Future[Pulled]) -> None:
         error = error_of(ended)

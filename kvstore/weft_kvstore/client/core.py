@@ -203,10 +203,10 @@ class ClientCore:
             self.end(operation, StoreRefusedError(f"{self.name_of(operation)}: {detail}"))
             return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
-        if self._setting or self._held or operation.ends_step is not None:
+        if self._setting or self._held or operation.ends_step:
             keys = set(operation.reads)
             before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
-            if operation.ends_step is not None:
+            if operation.ends_step:
                 before.update(
                     one
                     for one, other in self.open.items()

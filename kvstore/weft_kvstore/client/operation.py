@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -93,8 +93,8 @@ class Operation:
     """Those of which it sets a value."""
     reads: Sequence[int] = ()
     """The keys of which it asks or says something, by index: it comes behind what was set of them."""
-    ends_step: int | None = None
-    """The step that the slot is through with once this has ended."""
+    ends_step = False
+    """Whether it says that the slot has sent all of a step."""
     rows_pushed = 0
     """Rows of a table that it sends."""
     rows_pulled = 0
@@ -351,9 +351,9 @@ class KeyOperation(PushPull):
         if end - start != payload.nbytes:
             detail = f"{_slices(received)} have {end - start} in {self}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
-        plan.write(self._arrays[array], start, end, payload)
+        parts = plan.write(self._arrays[array], start, end, payload)
         if self._versions or (version > self.version and self.check is not None):
-            for part in plan.parts[bisect_right(plan.starts, start) - 1 : bisect_left(plan.starts, end)]:
+            for part in parts:
                 if self._versions:
                     self._versions[part.position].add(version)
                 if self.check is not None:

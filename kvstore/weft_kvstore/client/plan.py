@@ -86,16 +86,18 @@ class KeyPlan:
             start, number = end, number + 1
         return found
 
-    def write(self, arrays: Sequence[Array], start: int, stop: int, payload: memoryview) -> None:
-        """Copies bytes `start` to `stop` to where they belong in a call's C-contiguous arrays."""
+    def write(self, arrays: Sequence[Array], start: int, stop: int, payload: memoryview) -> Sequence[KeyPart]:
+        """Copies bytes `start` to `stop` to where they belong in a call's C-contiguous arrays: the parts that have
+        them."""
         starts, at = self.starts, 0
-        number = bisect_right(starts, start) - 1
+        first = number = bisect_right(starts, start) - 1
         while start < stop:
             part, end = self.parts[number], starts[number + 1]
             nbytes, low = (end if end < stop else stop) - start, part.start + start - starts[number]
             memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
             memory[low : low + nbytes] = payload[at : at + nbytes]
             start, at, number = end, at + nbytes, number + 1
+        return self.parts[first:number]
 
 
 def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
@@ -222,9 +224,8 @@ class KeySet:
         return [*map(np.empty, self.shapes, self.dtypes)]
 
     def plan(self, routing: Routing) -> KeyPlan:
-        """Where they lie; `routing` is the same in every call."""
-        if self.made is None:
-            self.made = key_plan(routing, self.key_indices)
+        """Finds out where they lie; `routing` is the same in every call."""
+        self.made = key_plan(routing, self.key_indices)
         return self.made
 
     def __str__(self) -> str:
