@@ -19,7 +19,7 @@ class HyperScope:
     """The keys that a change of the hyper-parameter `name` is for, and the numbers that it may give: a change of one
     `key`, or of all keys that have the job's number where that is None. Making one looks at every key."""
 
-    __slots__ = ("_keys", "_most", "_name", "_rule", "_slots", "_tightest", "names")
+    __slots__ = ("_keys", "_name", "_rule", "_slots", "_tightest", "names")
 
     def __init__(self, description: StoreDescription, key: KeyDescription | None, name: str) -> None:
         """Raises ValueError where no rule has the number."""
@@ -33,7 +33,6 @@ class HyperScope:
         self._rule, self._name, self._keys, self.names = rule, name, keys, [one.key for one in keys]
         self._slots = frozenset(range(description.slots)).intersection(*[one.slots for one in keys])
         self._tightest = min(keys, default=None, key=lambda one: largest_magnitude(one, rule, name))
-        self._most = math.inf if self._tightest is None else largest_magnitude(self._tightest, rule, name)
 
     def checked(self, slot: int, value: object) -> float:
         """The number that a slot gives it. Raises ValueError, which names the key, for one that is not finite,
@@ -45,8 +44,7 @@ class HyperScope:
             number = math.nan
         if not math.isfinite(number):
             raise ValueError(f"{self._name!r}: a finite number, not {value!r}")
-        if abs(number) > self._most:
-            assert self._tightest is not None
+        if self._tightest is not None and abs(number) > largest_magnitude(self._tightest, self._rule, self._name):
             raise ValueError(magnitude_text(self._tightest, self._rule, self._name, number))
         if slot not in self._slots:
             key = next(one for one in self._keys if slot not in one.slots)
