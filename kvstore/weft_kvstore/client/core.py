@@ -111,7 +111,8 @@ class ClientCore:
 
     A slot's calls of one key take effect in their order, whatever their priorities. A request is a control message,
     which overtakes data: so it waits until values of its keys that were set before have arrived, and the end of a step
-    until the ids of rows that were pulled before have; a push of these keys waits for the request.
+    until the ids of rows that were pulled before have; a push of these keys waits for the request. Where steps are
+    committed, their end makes a version of every key.
 
     Invariants: `open` has operations that have begun and not ended, by number, and so in the order of deadlines. Those
     in `outcomes` are not in `open`, and no link sends them again. `_setting` are open operations that set values;
@@ -143,6 +144,7 @@ class ClientCore:
         ]
         self.open: dict[int, Operation] = {}
         self._names = [key.key for key in description.keys]
+        self._commits = description.commit is not None
         self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps whose push has failed, and was not made again; until then no later version comes. Noted
         before the future of the push ends. Other threads may read it, take a step out that they push again, and note
@@ -204,7 +206,7 @@ class ClientCore:
             return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
         if self._setting or self._held or operation.ends_step:
-            keys = set(operation.reads)
+            keys = {*range(len(self._names))} if operation.ends_step and self._commits else {*operation.reads}
             before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
             if operation.ends_step:
                 before.update(

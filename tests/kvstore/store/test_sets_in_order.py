@@ -171,6 +171,19 @@ def test_the_end_of_a_step_comes_behind_the_ids_of_rows_that_were_pulled_before(
     assert not simulation.clients[0]._held
 
 
+@pytest.mark.parametrize("sets", [False, True])
+def test_where_steps_are_committed_their_end_comes_behind_what_was_said_of_keys_that_were_pushed(sets: bool) -> None:
+    """Else rows of version 0 would have seen step 0, and others would have a version 1 before its value has come."""
+    simulation, store, other = opened(described(commit=True))
+    simulation.finish(random.Random(1), push(store, "t", 0), push(other, "t", 0))
+    said, seen = set_value(store, "t", 1, 7.0) if sets else pull(store, "t", 0), pull(other, "t", 1)
+    ended = [one.barrier(0, ["w", "other", "whole"]) for one in (store, other)]
+    settle(simulation, Choosing(deaf(0)))
+    simulation.finish(random.Random(2), said, seen, *ended)
+    assert (number_of(seen), sets or number_of(said)) == ([7.0 if sets else -2.0], sets or [0.0])
+    assert not simulation.clients[0]._held
+
+
 @pytest.mark.parametrize(("pulls", "pushes"), [(0, 1), (-1, 0), (-1, 1)])
 def test_no_push_overtakes_the_ids_of_rows_that_were_pulled_before(pulls: int, pushes: int) -> None:
     simulation, store, _ = opened(described(1))
