@@ -519,6 +519,14 @@ def test_the_rules_state_is_kept_where_it_was_asked_for_and_given_only_when_aske
     assert follower.status_code == 201
 
 
+def test_an_optimizer_that_keeps_no_state_has_its_values_alone(client: httpx.Client, document: dict[str, Any]) -> None:
+    hand = Hand(client)
+    job = submit(client, {**document, "optimizer": {"name": "sgd", "lr": 0.1}, "keep_state": True}).json()["id"]
+    hand.end(hand.run())
+    eventually(lambda: state(client, job) == "succeeded", "the job succeeds")
+    assert load(client.get(f"/v1/jobs/{job}/values", params={"state": True}).content).keys() == {"w", "b"}
+
+
 def test_state_that_is_not_kept_cannot_be_asked_for(client: httpx.Client, document: dict[str, Any]) -> None:
     job = submit(client, document).json()["id"]
     refused(client.get(f"/v1/jobs/{job}/values", params={"state": True}), 409, "wrong-state")

@@ -45,7 +45,7 @@ async def get_values(
         near = did_you_mean(unknown[0], known)
         detail = f"job {job} has no parameter {listed(unknown)}; it has {listed(sorted(known))}{near}"
         raise ProblemError("unknown-parameter", detail)
-    if state and not plan.kept_arrays:
+    if state and not (plan.keep_state or plan.kept_arrays):
         raise WrongStateError(
             f"job {job} was submitted with neither keep_state nor ema, so it keeps no optimizer state and no averages: "
             "submit it with one of them"
