@@ -119,8 +119,8 @@ class Store:
 
         Version 0 is for keys whose initializer is `Given`: they have no value before it is set. A later version's value
         is replaced once the step before it is applied, so the version must not have passed, nor be far ahead. In async
-        the value holds at once. To set the same again does no harm. Several calls may set rows of one version; of rows
-        of one id the last one counts."""
+        the value holds at once, behind what was pushed before. To set the same again does no harm. Several calls may
+        set rows of one version; of rows of one id the last one counts."""
         return self.push(keys, version, values, ids, kind=PayloadKind.VALUE)
 
     def pushpull(

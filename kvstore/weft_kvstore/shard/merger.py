@@ -123,11 +123,13 @@ class Merger:
             self.merge(part, first, stop)
 
     def _merge_now(self, part: Bucket | TableState, first: int, stop: int) -> None:
-        """Applies what has come and waits for its turn: a value holds behind the pushes that came before it."""
+        """Applies what has come and waits for its turn: a value holds behind the pushes that came before it. Slices
+        that are not here are refused behind it."""
+        stop = min(stop, part.count)
         if isinstance(part, TableState):
             task = part.task or ()
         else:
-            task = self._changing(part, [(first, stop)]) if part.has_waiting else ()
+            task = self._changing(part, [(first, stop)]) if part.has_waiting and first < stop else ()
         for _ in task:
             pass
 

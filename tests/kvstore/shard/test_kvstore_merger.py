@@ -13,6 +13,7 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.arrays import BucketValues
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import JobFailedError, PullWait
+from weft_kvstore.description.records import Mode
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables import TableState
@@ -75,6 +76,19 @@ def test_a_rule_that_fails_ends_its_job_by_its_name(error: Exception, whole: boo
     ends = Ends(raising(error), whole=whole)
     with pytest.raises(JobFailedError, match=r"^rule 'mine' failed on key 'w', slice 0, step 0: of my own$"):
         ends.push_all()
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 2), (1, 1), (2**62, 1)])
+def test_a_value_of_slices_that_are_not_here_is_refused_also_where_a_push_of_others_waits(
+    first: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_kvstore.shard.merger.AT_ONCE_BYTES", -1)
+    shard = JobShard(msgspec.structs.replace(DESCRIPTION, mode=Mode.ASYNC), 0)
+    merger = Merger(None, priorities=True)  # type: ignore[arg-type]  # it has no links
+    merger.push(shard, 0, PushSegment(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 0, [memoryview(bytes(32))]))
+    value = PushSegment(PayloadKind.VALUE, 1, 0, 1, first, count, 0, [memoryview(bytes(32))])
+    with pytest.raises(ProtocolError, match=r"Push.first: slices .*; this shard has 0 to 0"):
+        merger.set(shard, 0, value, "call")
 
 
 def test_a_fault_of_the_store_is_not_told_as_the_rules() -> None:
