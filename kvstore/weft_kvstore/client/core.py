@@ -54,17 +54,14 @@ _ERRORS: Final = {
 }
 
 
-# --- All that a client decides: operations, messages and time in; messages and ended operations out -------------------
-
-
 ASK_BEFORE_S: Final = 0.5
-"""A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
+"""Shards are asked what a call waits for this long before its deadline, or a quarter of the time that it is allowed."""
 
 LOG_AFTER_S: Final = 5.0
 """A call that waits longer is logged. Steps are shorter, but for the first, which is compiled."""
 
 ANSWERS_S: Final = 2.5
-"""Shards are asked what it waits for with each ping, from so long before on."""
+"""From this long before it is logged, shards are asked with each ping what it waits for."""
 
 QUIET_S: Final = 60.0
 """Between two calls that are logged: where every step takes long, a line for each would drown the others."""
@@ -152,7 +149,7 @@ class ClientCore:
         self.failed_pushes: list[tuple[Operation, int, BaseException]] = []
         """What `fail_pulls` is to note: pushes that have failed, their steps and errors."""
         self._leaving: list[Outcome] = []
-        """Pushes that have failed while libzmq reads their arrays: `outcomes`, once shards have what was sent."""
+        """Failed pushes whose arrays libzmq reads: they are in `outcomes` once shards have what was sent."""
         self.to_close: set[int] = set()
         """Shards whose connections are to be closed before futures end, as libzmq reads arrays of what has failed."""
         self._setting: dict[int, Operation] = {}
@@ -176,8 +173,7 @@ class ClientCore:
         return f"slot {self._slot}: {operation}"
 
     def begin(self, operation: Operation, now: float) -> None:
-        """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
-        other: nobody else knows of it, so nobody else could end it."""
+        """Begins an operation, which ends at its deadline at the latest. An error while it is prepared ends only it."""
         try:
             number = self._number = operation.number = self._number + 1
             if operation.priority or self._sent_last is not None:
@@ -228,9 +224,9 @@ class ClientCore:
         self._start(operation)
 
     def _sent_at(self, operation: Operation) -> int:
-        """The priority with which it sends: none higher than that of an earlier call that still sends something of one
-        of its keys, which it would overtake. Of a table ids are sent too, each shard's alone: so all that is open of it
-        is looked at. Of other keys what was sent last arrives last."""
+        """The priority with which it sends: not higher than that of an earlier call that still sends something of one
+        of its keys, which it would overtake. Of a key that is no table the last such call is looked at, as what it
+        sends arrives last; of a table all open ones, as what they send need not go to the same shards."""
         last = self._sent_last
         if not last:
             last = self._sent_last = {}
@@ -258,7 +254,8 @@ class ClientCore:
                 link.new_requests.append(operation)
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
-        """One message of a shard, which a malformed one makes refused for good, unless the shard was there before."""
+        """Takes in one message of a shard. What is no message ends the link for good where the connection is open, or
+        none ever was; else it ends the connection."""
         link = self.links[shard]
         if link.state is LinkState.REFUSED:
             return
@@ -324,9 +321,8 @@ class ClientCore:
             self.end(request)
 
     def _on_values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> None:
-        """A frame of values; else as `_on_control`. The last frame of a pull that came in several is acknowledged at
-        once: the shard measures the link by that, and would send small frames for ever if it waited for the next
-        call."""
+        """A frame of values. The last frame of a pull that came in several is acknowledged at once: the shard measures
+        the link by that, and would send small frames for ever if it waited for the next call. Raises ProtocolError."""
         if values.acknowledge:
             self._on_acknowledged(link, values.acknowledge, now)
         shard, parts = link.shard, [payload]
@@ -535,8 +531,8 @@ class ClientCore:
         self.outcomes.clear()
 
     def _withdraw(self, operation: Operation, error: BaseException) -> bool:
-        """Cancels what has not left of an operation that fails, and its requests. Whether it ends later, since libzmq
-        reads its arrays and its shards live: once they have acknowledged that."""
+        """Cancels the requests of an operation that fails, and what has not left of it. Whether its future has to wait:
+        libzmq reads its arrays, and its shards, which live, will acknowledge them."""
         is_leaving = False
         for shard in operation.pending:
             link = self.links[shard]

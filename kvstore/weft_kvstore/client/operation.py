@@ -134,7 +134,7 @@ class Operation:
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
     def arrived(self, shard: int, count: int) -> bool:
-        """So many slices that it sent have arrived. True if it ends with them."""
+        """So many slices that it sent have arrived. True if it ends with that."""
         self._missing -= count
         if self.ended:
             return False
