@@ -27,6 +27,7 @@ from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.sharding import routing_of
 
 Parts = list[bytes]
 
@@ -112,6 +113,7 @@ class Simulation:
         """A client for the slot; the one before it is left standing where it is, without connections."""
         client = ClientCore(
             self.description,
+            routing_of(self.description),
             slot,
             incarnation,
             bytes([slot, incarnation]) * 8,

@@ -31,6 +31,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.store import ClientStatistics
 
@@ -90,10 +91,11 @@ class LocalStore(LocalSlot):
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
         self._description = msgspec.structs.replace(description, shards=(ENDPOINT,), keys=keys, compression=None)
         self._memories: dict[int, ClientMemory] = {}
-        settings = replace(settings, same_host=False)
+        settings, routing = replace(settings, same_host=False), routing_of(self._description)  # Of all slots.
         self._clients = [
             ClientCore(
                 self._description,
+                routing,
                 slot,
                 1,
                 os.urandom(16),

@@ -24,7 +24,7 @@ from weft_kvstore.errors import (
 )
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import SETS_KEPT, STALL_S, LinkSettings
-from weft_kvstore.sharding import Routing, routing_of
+from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_segments
 from weft_kvstore.wire.messages import (
     MAX_ENTRIES,
@@ -119,6 +119,7 @@ class ClientCore:
     def __init__(
         self,
         description: StoreDescription,
+        routing: Routing,
         slot: int,
         incarnation: int,
         process: bytes,
@@ -128,7 +129,7 @@ class ClientCore:
         now: float,
         memory: SharedMemory | None = None,
     ) -> None:
-        self.routing: Routing = routing_of(description)
+        self.routing = routing
         self.encoders = GradientEncoders(description, self.routing, slot)
         self.outcomes: list[Outcome] = []
         self.acknowledges_at_once = False

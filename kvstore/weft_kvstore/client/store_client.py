@@ -60,9 +60,11 @@ class StoreClient(Store):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
         for endpoint in self._endpoints:
             check_endpoint(endpoint, least_port=1)
-        self._memory = ClientMemory(description.keys, routing_of(description) if settings.same_host else None)
+        routing = routing_of(description)
+        self._memory = ClientMemory(description.keys, routing if settings.same_host else None)
         self._core = ClientCore(
             description,
+            routing,
             slot,
             incarnation,
             os.urandom(16),

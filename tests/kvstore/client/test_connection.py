@@ -17,6 +17,7 @@ from weft_kvstore.client.link import (
 )
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import Acknowledge, Hello, RefusalCode, Refused, Welcome
 
@@ -258,7 +259,9 @@ def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() ->
 @pytest.mark.parametrize("is_open", [True, False])
 def test_only_what_is_heard_while_it_is_open_breaks_the_silence(is_open: bool) -> None:
     description, settings = store_of([key_of("w", (4,), 1)], slots=1, shards=1), LinkSettings(silence_s=SILENCE_S)
-    core = ClientCore(description, 0, 1, bytes(16), settings=settings, endpoints=["a"], now=0.0)
+    core = ClientCore(
+        description, routing_of(description), 0, 1, bytes(16), settings=settings, endpoints=["a"], now=0.0
+    )
     connection = core.links[0]
     due(connection, 0.0)
     if is_open:
