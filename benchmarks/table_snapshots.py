@@ -18,8 +18,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from weft_kvstore import Key, describe
-from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore import Key, KVStore, describe
 from weft_kvstore.process import resident_bytes, tune_process
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -35,7 +34,7 @@ MIB = 1 << 20
 class Pushing:
     """Steps of random rows, and the most memory that the process has had meanwhile."""
 
-    def __init__(self, client: StoreClient, rows: int, width: int, touched: int, step: int) -> None:
+    def __init__(self, client: KVStore, rows: int, width: int, touched: int, step: int) -> None:
         self.step = step
         self.most_bytes = 0
         self._client = client
@@ -46,8 +45,8 @@ class Pushing:
 
     def once(self) -> None:
         ids = np.unique(self._draw.integers(0, self._rows, self._touched))
-        self._client.push("table", self.step, self._gradient[: len(ids)], ids).result()
-        self._client.barrier(self.step, []).result()
+        self._client.push_rows("table", ids, self._gradient[: len(ids)]).result()
+        self._client.end_step().result()
         self.step += 1
         self.most_bytes = max(self.most_bytes, resident_bytes())
 
@@ -86,12 +85,12 @@ def main() -> None:
     link = LinkSettings(same_host=False)
     with tempfile.TemporaryDirectory() as folder, ShardServer(settings=link) as server:
         server.open(described, 0)
-        with StoreClient(described, 0, settings=link, endpoints=[server.endpoint]) as client:
+        with KVStore.connect(described, 0, settings=link, endpoints=[server.endpoint]) as client:
             steps = range(-(-rows // AT_ONCE))
             for step in steps:
                 ids = np.arange(step * AT_ONCE, min((step + 1) * AT_ONCE, rows))
-                client.push("table", step, np.ones((len(ids), width), np.float32), ids).result()
-                client.barrier(step, []).result()
+                client.push_rows("table", ids, np.ones((len(ids), width), np.float32)).result()
+                client.end_step().result()
             pushing = Pushing(client, rows, width, arguments.touched, len(steps))
             end, first = time.monotonic() + PLAIN_S, pushing.step
             while time.monotonic() < end:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -15,16 +16,19 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import BucketSteps, PullWait
-from weft_kvstore.client.calls import Store
-from weft_kvstore.client.operation import RowOperation
-from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
+from weft_kvstore.client.operation import Ids, KeyOperation, RowOperation
+from weft_kvstore.client.plan import Keys, KeySet
+from weft_kvstore.client.store_client import Store, StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.futures import StoreFuture
-from weft_kvstore.local import LocalStore
+from weft_kvstore.local import LocalSlot, LocalStore
+from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import BucketPart
-from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore.store import StepOutcome
+from weft_kvstore.wire.messages import PayloadKind, Reading
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -43,13 +47,106 @@ def table_of(name: str, shape: Sequence[int], slots: int, *, priority: int = 0) 
     return msgspec.structs.replace(key_of(name, shape, slots, priority=priority), rows=True)
 
 
+class ByName(Store):
+    """Calls by the names of keys, which become operations with all that there is to say in one. Arrays have to fit."""
+
+    @cached_property
+    def named(self) -> Keys:
+        return Keys(self._description, self._slot, by_name=True)
+
+    def key_set(self, keys: str | Sequence[str]) -> KeySet:
+        return self.named.key_set(keys, "call")
+
+    def rows_of(self, key: str, ids: np.ndarray) -> tuple[KeySet, Ids]:
+        table = self.named.table(key, "call")
+        return table, (ids, check_ids(ids, table.keys[0], key))
+
+    def own_gradient(self, key: str) -> Array:
+        return self.gradient_buffer(self.named.index_of(key, "gradient_buffer"))
+
+    def own_value(self, key: str) -> Array:
+        return self.value_buffer(self.named.index_of(key, "value_buffer"))
+
+    def push(
+        self,
+        keys: str | Sequence[str],
+        step: int,
+        gradients: Any,
+        ids: np.ndarray | None = None,
+        *,
+        kind: PayloadKind = PayloadKind.GRADIENT,
+        **told: int,
+    ) -> StoreFuture[None]:
+        if ids is not None:
+            table, given = self.rows_of(str(keys), ids)
+            return self.submit(RowOperation(table, payload_kind=kind, step=step, arrays=gradients, ids=given, **told))
+        found = self.key_set(keys)
+        arrays = found.fitting(gradients)
+        assert arrays is not None
+        return self.submit(KeyOperation(found, payload_kind=kind, step=step, arrays=arrays, **told))
+
+    def set(
+        self, keys: str | Sequence[str], version: int, values: Any, ids: np.ndarray | None = None
+    ) -> StoreFuture[None]:
+        return self.push(keys, version, values, ids, kind=PayloadKind.VALUE)
+
+    def pull(
+        self,
+        keys: str | Sequence[str],
+        version: int,
+        ids: np.ndarray | None = None,
+        *,
+        settled: bool = False,
+        exact: bool = False,
+        state: bool = False,
+        out: Any = None,
+        **told: Any,
+    ) -> StoreFuture[Any]:
+        told |= {"version": version, "reading": Reading.EXACT if exact else Reading(settled)}
+        found, wanted = (self.key_set(keys), None) if ids is None else self.rows_of(str(keys), ids)
+        if state:
+            told["names"] = self.named.state_of(found.keys[0])
+        if wanted is not None:
+            return self.submit(RowOperation(found, wanted=wanted, **told))
+        out = out if out is None else found.fitting(out, writable=True)
+        return self.submit(KeyOperation(found, out=out, **told))
+
+    def pushpull(
+        self, keys: KeySet, step: int, gradients: Sequence[Array], *, out: list[Array] | None = None
+    ) -> StoreFuture[Any]:
+        told: Any = {"payload_kind": PayloadKind.GRADIENT, "step": step, "version": step + 1}
+        return self.submit(KeyOperation(keys, arrays=gradients, out=out, **told))
+
+    def set_hyper(self, numbers: Mapping[str, float], *, step: int, key: str | None = None) -> StoreFuture[int]:
+        return self.submit(HyperOperation(step, numbers, key, None if key is None else self.named.key_indices[key]))
+
+    def barrier(self, step: int, nothing: Sequence[str]) -> StoreFuture[StepOutcome | None]:
+        indices = [self.named.index_of(name, "barrier") for name in nothing]
+        return self.submit(BarrierOperation(step, indices, commits=self._description.commit is not None))
+
+
+class NamedClient(ByName, StoreClient):
+    """A client, by names."""
+
+
+class NamedSlot(ByName, LocalSlot):
+    """A slot of a local store, by names."""
+
+
+class NamedStore(ByName, LocalStore):
+    """A local store, by names."""
+
+    def at_slot(self, slot: int) -> NamedSlot:
+        return NamedSlot(self, self._description, slot)
+
+
 def pushpull_rows(
-    store: Store, step: int, rows: Array, ids: np.ndarray, pull_ids: np.ndarray | None = None
+    store: ByName, step: int, rows: Array, ids: np.ndarray, pull_ids: np.ndarray | None = None
 ) -> StoreFuture[Any]:
     """Rows of table "t", and of the same or other ids those that have seen them, in one operation."""
     given = (ids, None)
     operation = RowOperation(
-        store._keys.table("t", "pushpull_rows"),
+        store.named.table("t", "pushpull_rows"),
         payload_kind=PayloadKind.GRADIENT,
         step=step,
         arrays=rows,
@@ -117,12 +214,12 @@ def served(
 @contextmanager
 def clients_of(
     description: StoreDescription, settings: LinkSettings, endpoints: Sequence[str] | None = None
-) -> Iterator[list[StoreClient]]:
+) -> Iterator[list[NamedClient]]:
     """A client for each slot."""
     with ExitStack() as stack:
         clients = []
         for slot in range(description.slots):
-            client = StoreClient(description, slot, settings=settings, endpoints=endpoints)
+            client = NamedClient(description, slot, settings=settings, endpoints=endpoints)
             stack.callback(client.close)
             clients.append(client)
         yield clients
@@ -131,7 +228,7 @@ def clients_of(
 @contextmanager
 def stores_of(
     kind: str, description: StoreDescription, settings: LinkSettings | None = None
-) -> Iterator[Sequence[Store]]:
+) -> Iterator[Sequence[ByName]]:
     """A store for each slot: "network" over shards of this process, "shared" with memory that both have, or "local"."""
     settings = settings or LinkSettings()
     with ExitStack() as stack:
@@ -143,7 +240,7 @@ def stores_of(
                 wait_until_shared(clients)
             yield clients
         else:
-            store = stack.enter_context(LocalStore(description, settings=settings))
+            store = stack.enter_context(NamedStore(description, settings=settings))
             yield [store, *(store.at_slot(slot) for slot in range(1, description.slots))]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from store_cluster import ByName
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import ClientLink, LinkState
 from weft_kvstore.client.operation import Operation
@@ -98,7 +98,7 @@ class Simulation:
             core.open(JobShard(description, number, keeps_previous=keeps_previous, make_shared=self._memory))
             core.links.listener, core.links.arenas = b"here" * shared, {}
         self.clients: dict[int, ClientCore] = {}
-        self.stores: dict[int, Store] = {}
+        self.stores: dict[int, ByName] = {}
         self.connections: dict[tuple[int, int], Connection] = {}
         self.delivered: list[tuple[str, Parts]] = []
         """Every message that arrived: ("up" or "down", its parts)."""
@@ -109,7 +109,7 @@ class Simulation:
         for slot in range(description.slots):
             self.join(slot, incarnation=1)
 
-    def join(self, slot: int, incarnation: int) -> Store:
+    def join(self, slot: int, incarnation: int) -> ByName:
         """A client for the slot; the one before it is left standing where it is, without connections."""
         client = ClientCore(
             self.description,
@@ -125,7 +125,7 @@ class Simulation:
         self.clients[slot] = client
         for shard in range(len(self.shards)):
             self.connections.pop((slot, shard), None)
-        store = self.stores[slot] = Store(self.description, slot)
+        store = self.stores[slot] = ByName(self.description, slot)
         store.failed = client.failed
 
         def submit(operation: Operation) -> StoreFuture[Any]:

@@ -23,8 +23,9 @@ from weft_graph.ir import Graph
 from weft_graph.passes.draft import Options
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
-from weft_kvstore.client.calls import Store
+from weft_kvstore.client.store_client import Store
 from weft_worker.run import Run
+from weft_worker.run_store import RunStore
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task
 from worker_graphs import BAG, CLASSES, FEATURES, METRICS, VOCABULARY
@@ -242,7 +243,7 @@ class Clock:
 
 
 def run_of(
-    job: Job, slot: int, records: Records, store: Callable[[Task], Store] | None = None, **settings: object
+    job: Job, slot: int, records: Records, store: Callable[[Task], Store | RunStore] | None = None, **settings: object
 ) -> Run:
     """The slot's run, not started."""
     options = {} if store is None else {"store": store}
@@ -251,7 +252,7 @@ def run_of(
 
 def run_all(
     job: Job,
-    stores: Callable[[int], Store] | None = None,
+    stores: Callable[[int], Store | RunStore] | None = None,
     *,
     slots: Iterable[int] | None = None,
     documents: Mapping[str, bytes] | None = None,

@@ -21,7 +21,7 @@ from benchmark import Plan, Progress, run
 from groups import Group, SideError, default_slice_bytes, description_of, free_port
 from reporting import PeerRounds, Round, Row, end_on_sigterm, row_of
 from store_cases import FLOAT_BYTES, KIB, RATE, TOLERANCE, Case
-from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore import KVStore
 from weft_kvstore.errors import StoreError
 from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
 from weft_kvstore.settings import LinkSettings
@@ -46,7 +46,7 @@ PEERS = {DEFAULT: "CPython default, 5 ms", IDLE: "idle interpreter"}
 class Trips:
     """Round trips of one key: a gradient pushed, and the new value pulled, each compared with NumPy."""
 
-    def __init__(self, store: StoreClient, key: str, elements: int) -> None:
+    def __init__(self, store: KVStore, key: str, elements: int) -> None:
         self._store, self._key = store, key
         self._step = 0
         self._generator = np.random.Generator(np.random.SFC64(1))
@@ -56,8 +56,8 @@ class Trips:
         """Seconds of one. Raises SideError for a value that is not NumPy's."""
         gradient = self._generator.random(self._expected.size, dtype=np.float32)
         start = time.perf_counter()
-        push = self._store.push(self._key, self._step, gradient)
-        value = self._store.pull(self._key, self._step + 1).result()
+        push = self._store.push(self._key, gradient)
+        value = self._store.pull(self._key).result()
         time_s = time.perf_counter() - start
         push.result()
         self._step += 1
@@ -124,7 +124,8 @@ def measure(case: Case, count: int) -> dict[str, list[Round]]:
         path.write_bytes(msgspec.json.encode(description))
         command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", "0"]
         group.serve("shard", [*command, "--bind", description.shards[0], "--exit-with-parent"], {})
-        with StoreClient(description, 0, settings=LinkSettings(silence_s=START_S, same_host=False)) as store:
+        settings = LinkSettings(silence_s=START_S, same_host=False)
+        with KVStore.connect(description, 0, wait_s=START_S, settings=settings) as store:
             trips = Trips(store, description.keys[0].key, case.shapes[0][0])
             for turn in range(count):
                 names = list(SETTINGS)

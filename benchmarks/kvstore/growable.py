@@ -25,8 +25,8 @@ from reporting import end_on_sigterm, machine_line, processor, stopped
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.id_draws import rows_of_ids
+from weft_kvstore import KVStore
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import (
     GrowthDescription,
     InitializerDescription,
@@ -98,11 +98,11 @@ def over_wire(count: int) -> dict[str, Any]:
         server.open(described, 0)
         gradient = np.ones((BATCH, WIDTH), np.float32)
         times = []
-        with StoreClient(described, 0, settings=LinkSettings(same_host=False)) as store:
-            for step, ids in enumerate(batches(count)):
+        with KVStore.connect(described, 0, settings=LinkSettings(same_host=False)) as store:
+            for ids in batches(count):
                 start = time.perf_counter()
-                pushed = store.push("table", step, gradient[: len(ids)], ids)
-                rows = store.pull("table", step + 1, ids).result(60)
+                pushed = store.push_rows("table", ids, gradient[: len(ids)])
+                rows = store.pull_rows("table", ids).result(60)
                 pushed.result(60)
                 times.append(time.perf_counter() - start)
                 assert rows.max() <= 0.0, "every row has seen a step"

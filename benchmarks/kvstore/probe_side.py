@@ -18,8 +18,7 @@ import numpy as np
 from cost_model import Role
 from exchange import END, Line
 from store_cases import KIB, MIB, START_S
-from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.form import read_description
+from weft_kvstore import KVStore
 from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
 
@@ -113,9 +112,8 @@ def summed(before: Mapping[int, float], after: Mapping[int, float], threads: set
 class Prober:
     """Runs probes of one store, whose keys are named after their size."""
 
-    def __init__(self, store: StoreClient, shard_pid: int) -> None:
+    def __init__(self, store: KVStore, shard_pid: int) -> None:
         self._store, self._shard = store, shard_pid
-        self._steps: dict[str, int] = {}
         self._caller = threading.get_native_id()
 
     def run(self, key: str, probe: Probe) -> dict[str, Any]:
@@ -143,15 +141,13 @@ class Prober:
         }
 
     def _trip(self, key: str, gradient: np.ndarray, pulls: int) -> float:
-        step = self._steps.get(key, 0)
         start = time.perf_counter()
-        push = self._store.push(key, step, gradient)
-        asked = [self._store.pull(key, step + 1) for _ in range(pulls)]
+        push = self._store.push(key, gradient)
+        asked = [self._store.pull(key) for _ in range(pulls)]
         for pull in asked:
             pull.result()
         time_s = time.perf_counter() - start
         push.result()
-        self._steps[key] = step + 1
         return time_s
 
 
@@ -159,7 +155,7 @@ def main(path: str, frame_bytes: str, shard_pid: str) -> None:
     tune_process()
     line = Line()
     settings = LinkSettings(frame_bytes=int(frame_bytes) or None, silence_s=START_S, same_host=False)
-    with StoreClient(read_description(Path(path)), 0, settings=settings) as store:
+    with KVStore.connect(path, 0, settings=settings) as store:
         prober = Prober(store, int(shard_pid))
         line.say(do="ready", versions={})
         while (word := line.hear())["do"] != END:

@@ -19,7 +19,6 @@ import zmq
 from exchange import Array, Line, Work, arrays_in_one, mark_places, take_marks, take_part
 from store_cases import RATE, START_S, Case, case_from_json
 from weft_kvstore import KVStore, LinkSettings
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import read_description
 from weft_kvstore.process import tune_process
 
@@ -111,10 +110,10 @@ class WeftExchange:
 
 
 class WeftLayers:
-    """Steps over `StoreClient`. Layers that are handed over together are one push; the new values of the layers up to
-    one that is waited for are one pull, asked for with the first of their gradients."""
+    """Steps of layers. Those that are handed over together are one push; the new values of the layers up to one that is
+    waited for are one pull, asked for with the first of their gradients."""
 
-    def __init__(self, store: StoreClient, case: Case) -> None:
+    def __init__(self, store: KVStore, case: Case) -> None:
         self._store = store
         self._keys = [f"key{place}" for place in range(len(case.shapes))]
         self._portions = portions_of(len(self._keys))
@@ -130,10 +129,10 @@ class WeftLayers:
 
     def hand_over(self, places: Sequence[int]) -> None:
         keys = [self._keys[place] for place in places]
-        self._pushes.append(self._store.push(keys, self._step, [self._gradients[place] for place in places]))
+        self._pushes.append(self._store.push(keys, [self._gradients[place] for place in places]))
         wanted = dict.fromkeys(self._portion_of[place] for place in places)
         for portion in reversed([one for one in wanted if one not in self._pulls]):  # the most urgent first
-            self._pulls[portion] = self._store.pull(self._keys[portion.start : portion.stop], self._step + 1)
+            self._pulls[portion] = self._store.pull(self._keys[portion.start : portion.stop], version=self._step + 1)
 
     def ask(self) -> None:
         """All was asked for."""
@@ -172,7 +171,7 @@ def main(path: str, slot_text: str, case_text: str, endpoint: str = "", settings
     if endpoint:
         # Shared memory would pass the slow link by.
         link = LinkSettings(**{"silence_s": START_S, **json.loads(settings)}, same_host=False)
-        client = StoreClient(description, slot, settings=link, endpoints=[endpoint])
+        client = KVStore.connect(description, slot, wait_s=START_S, settings=link, endpoints=[endpoint])
         take_marks(line, WeftLayers(client, case), case, versions)
         return
     # What is to be counted passes the socket.

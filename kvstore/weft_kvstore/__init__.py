@@ -12,7 +12,7 @@ they are first used, so that a process that needs one part of the room loads no 
 What a `pushpull` of a small key does, in the order of the files to read:
 
 1. `library/kvstore`: `KVStore.pushpull` finds the key, checks the array and takes the next step (`library/calls`).
-2. It becomes a `KeyOperation` (`client/operation`) with a future, and the store begins that (`client/calls`).
+2. It becomes a `KeyOperation` (`client/operation`) with a future, and the store begins that (`client/store_client`).
    `client/plan` has which slices of the key are on which shard; `sharding` has computed that from the description.
 3. `client/poller` runs the client on the caller's thread: `ClientCore.begin` (`client/core`) puts the gradient's slices
    into the outbox of each shard's link, and `client/link` makes a frame of them, with the pull. `wire/outbox` chooses
@@ -31,7 +31,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft_kvstore.client.calls import Store
+    from weft_kvstore.client.store_client import Store
     from weft_kvstore.description.check import CurveKeyError, DescriptionError
     from weft_kvstore.description.form import Key, describe, read_description
     from weft_kvstore.description.records import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from weft_kvstore.store import ClientStatistics, LinkStatistics, StepOutcome
 
 _NAMES: dict[str, str] = {
-    "weft_kvstore.client.calls": "Store",
+    "weft_kvstore.client.store_client": "Store",
     "weft_kvstore.description.check": "CurveKeyError DescriptionError",
     "weft_kvstore.description.form": "Key describe read_description",
     "weft_kvstore.description.records": (

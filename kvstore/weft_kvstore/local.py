@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.operation import Operation
+from weft_kvstore.client.store_client import Store
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError
@@ -156,6 +156,7 @@ class LocalStore(LocalSlot):
         self._wakes.put(None)
 
     def _hand_over(self, slot: int, operation: Operation) -> StoreFuture[Any]:
+        self._process.check()
         operation.future.driver = self
         self._submitted.append((slot, operation))
         self._wakes.put(None)

@@ -10,12 +10,12 @@ import pytest
 
 import weft
 from server_specs import save_rows, spec_json
+from store_cluster import NamedStore
 from weft import ops
 from weft.api.job import JobSpec
 from weft.optimizer_graph import CustomOptimizer
 from weft_graph.rules.schedule import value_at
 from weft_kvstore.description.records import descriptions
-from weft_kvstore.local import LocalStore
 from weft_server.planning.check import read_and_check
 from weft_server.planning.estimate import Bounds
 
@@ -46,7 +46,7 @@ def test_a_job_trains_with_the_rule_its_schedules_and_multipliers(rule: CustomOp
     plan = read_and_check(JobSpec.model_validate(document), None, Bounds())
     store = plan.store("job", 1, [""]).model_dump(mode="json")
     draw = np.random.default_rng(0)
-    with LocalStore(descriptions.from_builtins(store)) as local:
+    with NamedStore(descriptions.from_builtins(store)) as local:
         slots = [local.at_slot(slot) for slot in range(2)]
         for key, shape, factor in (("w", (4, 3), 1.0), ("b", (3,), 2.0)):
             weight = local.pull(key, 0).result(WAIT_S).reshape(shape)

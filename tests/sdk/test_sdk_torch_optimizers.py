@@ -10,10 +10,10 @@ import pytest
 
 import weft
 from server_specs import save_rows, spec_json
+from store_cluster import NamedStore
 from weft.api.job import JobSpec
 from weft_kvstore import Key, describe
 from weft_kvstore.description.records import descriptions
-from weft_kvstore.local import LocalStore
 from weft_server.planning.check import read_and_check
 from weft_server.planning.estimate import Bounds
 from weft_server.planning.rule_planning import plan_rule
@@ -52,7 +52,7 @@ def described(path: Path, optimizer: Any) -> Any:
 )
 def test_a_job_updates_its_parameters_as_pytorch_does(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
-    with LocalStore(described(tmp_path / "rows.npz", getattr(weft, name)(lr=0.05, **options))) as store:
+    with NamedStore(described(tmp_path / "rows.npz", getattr(weft, name)(lr=0.05, **options))) as store:
         weight = torch.nn.Parameter(torch.from_numpy(store.pull("w", 0).result(WAIT_S).copy()))
         optimizer = getattr(torch.optim, name)([weight], lr=0.05, **options)
         for step in range(STEPS):
@@ -72,7 +72,7 @@ def test_rows_of_a_table_are_updated_as_pytorch_updates_those_of_a_sparse_gradie
     plan = plan_rule(weft.Adagrad(lr=0.05, lr_decay=0.2))
     table = Key(shape=(9, 3), rows=True, initializer={"uniform": [-0.5, 0.5]})
     checks = torch.sparse.check_sparse_tensor_invariants(enable=True)
-    with checks, LocalStore(describe({"t": table}, rule=plan.rule, **plan.hyper)) as store:
+    with checks, NamedStore(describe({"t": table}, rule=plan.rule, **plan.hyper)) as store:
         ids = np.arange(9)
         weight = torch.nn.Parameter(torch.from_numpy(store.pull("t", 0, ids).result(WAIT_S).copy()))
         optimizer = torch.optim.Adagrad([weight], lr=0.05, lr_decay=0.2)

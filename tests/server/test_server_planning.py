@@ -14,6 +14,7 @@ from safetensors.numpy import load
 
 import rule_documents
 from server_specs import linear, save_rows, spec, spec_json
+from store_cluster import NamedStore
 from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.dry_run import Passes
 from weft.api.job import JobSpec
@@ -23,7 +24,6 @@ from weft_graph.ir import Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.description.records import descriptions
-from weft_kvstore.local import LocalStore
 from weft_server.control.leases import Lease
 from weft_server.control.orders import allocation_of
 from weft_server.planning.check import describe, read_and_check
@@ -79,7 +79,7 @@ def test_three_slots_train_beside_a_frozen_parameter_also_those_without_samples(
     data = {**spec_json(rows)["data"], "batch_size": 2}
     plan = frozen(rows, "b", data=data, parallelism={"workers": 3, "shards": 1})
     store = plan.store("job", 1, [""])
-    with LocalStore(descriptions.from_builtins(store.model_dump(mode="json"))) as local:
+    with NamedStore(descriptions.from_builtins(store.model_dump(mode="json"))) as local:
         before = {key: local.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
         records = [Records() for _ in range(3)]
         runs = []

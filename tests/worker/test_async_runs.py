@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from store_cluster import NamedStore
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import descriptions
 from weft_kvstore.errors import StoreLostError, StoreTimeoutError
-from weft_kvstore.local import LocalStore
 from weft_worker.patience import patiently
+from weft_worker.sharded_store import ShardedStore
 from worker_graphs import bags
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags
 
@@ -38,9 +39,9 @@ def job_of(data: Path, **options: Any) -> Job:
 
 
 @contextmanager
-def store_for(job: Job) -> Iterator[LocalStore]:
+def store_for(job: Job) -> Iterator[NamedStore]:
     description = descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         yield store
 
 
@@ -57,8 +58,9 @@ def late_until(others: list[Records], store: Any) -> Any:
 
         return asked
 
-    store.pull = impatient(store.pull)
-    return store
+    found = ShardedStore(store, store._description, store._slot)
+    found.pull = impatient(found.pull)  # type: ignore[method-assign]
+    return found
 
 
 def test_one_slot_alone_gets_the_bits_that_it_gets_in_sync(data):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from store_cluster import served
+from store_cluster import NamedStore, served
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import CommitSpec, LossScalingSpec
 from weft_data.schedule import BatchPlan
@@ -18,7 +18,6 @@ from weft_graph.passes.draft import Options, Precision
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import LossScaling, descriptions
-from weft_kvstore.local import LocalStore
 from weft_kvstore.store import StepOutcome
 from weft_worker.errors import WorkerError
 from weft_worker.training_steps import StepLossScale
@@ -48,7 +47,7 @@ def trained(job: Job) -> tuple[dict[str, Array], list[Records]]:
             at, _ = stack.enter_context(served(description))
             records = run_all(replace(job, shards=at.shards))
         else:
-            store = LocalStore(descriptions.from_builtins(job.store_spec().model_dump(mode="json")))
+            store = NamedStore(descriptions.from_builtins(job.store_spec().model_dump(mode="json")))
             stack.callback(store.close)
             records = run_all(job, store.at_slot)
     assert [each.last for each in records] == [(AllocationEvent.DONE, None)] * job.slots
@@ -65,7 +64,7 @@ def plainly_clipped(job: Job) -> tuple[dict[str, Array], float]:
     """The net of `mlp` trained by descent on clipped gradients, and the last step's norm; float64, in NumPy."""
     with ExitStack() as stack:
         unclipped = replace(job, commit=None, slots=1)
-        store = LocalStore(descriptions.from_builtins(unclipped.store_spec().model_dump(mode="json")))
+        store = NamedStore(descriptions.from_builtins(unclipped.store_spec().model_dump(mode="json")))
         stack.callback(store.close)
         values = {key.key: store.pull(key.key, 0).result(10).astype(np.float64) for key in job.programs.keys}
     norm = 0.0

@@ -14,7 +14,7 @@ from safetensors.numpy import load
 
 import rule_documents
 import weft
-from store_cluster import served
+from store_cluster import NamedStore, served
 from weft.api.lifecycle import AllocationEvent
 from weft.api.optimizer import OptimizerSpec
 from weft.api.store import AverageSpec, CommitSpec
@@ -22,7 +22,6 @@ from weft_data.schedule import BatchPlan
 from weft_graph.rules.built_in import stored_rule
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import descriptions
-from weft_kvstore.local import LocalStore
 from worker_graphs import BAG, CLASSES, VOCABULARY, bags
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all
 
@@ -62,7 +61,7 @@ def trained(job: Job, **table: bool) -> dict[str, Array]:
 
 def first_values(job: Job) -> dict[str, Array]:
     description = descriptions.from_builtins(replace(job, shards=("",)).store_spec().model_dump(mode="json"))
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
         first["table"] = store.pull("table", 0, np.arange(VOCABULARY)).result(WAIT_S)
     return first

@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import load
 
 import rule_documents
+from store_cluster import NamedStore
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.program import Update
 from weft_graph.types import DType
@@ -25,12 +26,12 @@ from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, descriptions
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_worker.errors import TaskError
 from weft_worker.local_keys import local_keys_of, on_host
 from weft_worker.local_update import LocalUpdateStore
+from weft_worker.sharded_store import ShardedStore
 from worker_graphs import bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all, save_bags, save_data
 
@@ -61,7 +62,7 @@ def described(job: Job) -> StoreDescription:
 
 def outcome(job: Job, **settings: Any) -> dict[str, Array]:
     """The final document's tensors, parameters and state, of a job over the store of one process."""
-    with LocalStore(described(job)) as store:
+    with NamedStore(described(job)) as store:
         everything = run_all(job, store.at_slot, **settings)
     for records in everything:
         assert records.last == (DONE, None)
@@ -126,7 +127,7 @@ def test_tables_and_running_statistics_stay_with_the_shards(data, tmp_path):
 def test_over_real_shards_evaluation_and_final_values_are_the_same(data):
     options = {"evaluate": (ROWS, ROWS + 30), "evaluate_every": 2}
     plain = job_of(data, **options)
-    with LocalStore(described(plain)) as store:
+    with NamedStore(described(plain)) as store:
         expected = run_all(plain, store.at_slot)
     with ShardServer("tcp://127.0.0.1:0") as first, ShardServer("tcp://127.0.0.1:0") as second:
         servers = (first, second)
@@ -148,10 +149,11 @@ class Bench:
 
     def __init__(self, rule: Rule | None = None, timeout_s: float = 30.0) -> None:
         self.description = two_keys()
-        self.inner = LocalStore(self.description)
+        store = NamedStore(self.description)
+        self.inner = ShardedStore(store, self.description, 0)
         local = local_keys_of(self.description)
         self.store = LocalUpdateStore(self.inner, local, on_host(rule or rule_from("sgd")), timeout_s=timeout_s)
-        self.other = self.inner.at_slot(1)
+        self.other = store.at_slot(1)
 
     def step(self, step: int) -> None:
         """Both slots push ones."""
@@ -242,7 +244,7 @@ def test_a_rule_that_fails_names_key_and_step_and_fails_the_run(data, monkeypatc
     intact = rule.apply
     monkeypatch.setattr("weft_worker.run.rule_of", lambda description: replace(rule, apply=apply))
     job = job_of(data, "sgd", slots=1, local=True, keep_state=False)
-    with LocalStore(described(job)) as store:
+    with NamedStore(described(job)) as store:
         (records,) = run_all(job, store.at_slot)
     event, reason = records.last
     assert event is FAILED
@@ -331,8 +333,8 @@ def test_a_key_that_was_declared_for_is_waited_for_together_with_the_others():
     names = ("v", "w")
     pair = [made for name in names for made in (key(name), key(f"{name}/grad", update="gradient", slots=[0, 1]))]
     description = two_keys(*pair)
-    inner = LocalStore(description)
-    store = LocalUpdateStore(inner, local_keys_of(description), on_host(rule_from("sgd")))
+    inner = NamedStore(description)
+    store = LocalUpdateStore(ShardedStore(inner, description, 0), local_keys_of(description), on_host(rule_from("sgd")))
     ones, other = np.ones(2, np.float32), inner.at_slot(1)
     for name in names:
         store.pull(name, 0).result(WAIT_S)

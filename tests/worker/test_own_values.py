@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load, save
 
 import rule_documents
+from store_cluster import NamedStore
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec
 from weft_graph.types import DType
@@ -61,7 +62,7 @@ def assert_same_as_over_the_store(job: Job, **settings: Any) -> Records:
     store = open_store(task_of(job.allocation(0)))
     assert isinstance(store, OwnStore)
     store.close()
-    with LocalStore(described(job)) as store:
+    with NamedStore(described(job)) as store:
         (over,) = run_all(job, store.at_slot)
     (own,) = run_all(job, **settings)
     assert own.last == over.last == DONE
@@ -144,7 +145,7 @@ def test_rows_are_read_and_set_like_those_of_the_store(tmp_path):
     ids = save_bags(tmp_path / "bags.npz", ROWS)
     description = described(Job(programs_of(bags(DType.FLOAT32)), ids, STEPS, (0, ROWS), columns=BAG_COLUMNS))
     asked, ones = np.array([3, -1, 0, 3]), np.ones((4, WIDTH), np.float32)
-    with LocalStore(description) as over:
+    with NamedStore(description) as over:
         own = OwnStore(description)
         for store in (over, own):
             store.set("table", 1, 5 * ones, asked).result(WAIT_S)
@@ -242,7 +243,7 @@ class Asked:
 def test_of_two_threads_that_wait_for_the_first_values_one_takes_them_over(store, error):
     """The other's come once a step has updated them, or not at all."""
     made, asked = store._first, Asked()
-    with made, ThreadPoolExecutor(2) as pool:
+    with made.store, ThreadPoolExecutor(2) as pool:
         first = {key: made.pull(key, 0).result(WAIT_S) for key in ("w1", "b1", "w2", "b2")}
         store._first, callers = asked, []
         for _ in range(2):

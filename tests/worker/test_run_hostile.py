@@ -20,8 +20,9 @@ from weft.api.lifecycle import AllocationEvent
 from weft_data.numpy_source import open_source
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.types import BATCH, DType, TensorType
-from weft_kvstore.client.calls import Store
+from weft_kvstore.client.store_client import Store
 from weft_worker.run import open_store
+from weft_worker.run_store import RunStore
 from worker_graphs import CLASSES, VOCABULARY, bags, mlp, parameter
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
 
@@ -235,7 +236,7 @@ def test_a_value_that_no_memory_holds_fails_the_run_by_node_and_size(tmp_path):
     assert "the largest are 's' of 562949953421312 bytes, " in reason
 
 
-def watched(store: Store, moment: Callable[[], None]) -> Store:
+def watched(store: Store | RunStore, moment: Callable[[], None]) -> Store | RunStore:
     """The store, which says `moment` before and after each call from now on."""
 
     def between(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -244,7 +245,7 @@ def watched(store: Store, moment: Callable[[], None]) -> Store:
         moment()
         return found
 
-    for name in ("push", "pull", "barrier", "value", "update"):
+    for name in ("submit", "push", "pull", "barrier", "value", "update"):
         if hasattr(store, name):
             setattr(store, name, partial(between, getattr(store, name)))
     return store

@@ -12,13 +12,13 @@ import pytest
 from safetensors.numpy import load
 
 from plain_store import PlainCluster
+from store_cluster import NamedStore
 from weft.api.lifecycle import AllocationEvent
 from weft_data.schedule import BatchPlan
 from weft_graph.ir import Graph, Initializer, Parameter
 from weft_graph.types import DType, TensorType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import descriptions
-from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from worker_graphs import METRICS, mlp, normalized
 from worker_jobs import WAIT_S, Job, programs_of, run_all, save_data
@@ -142,7 +142,7 @@ def test_three_workers_over_the_store_of_one_process_equal_the_plain_formula(dat
     graph = mlp(dropout=DROPOUT)
     job = job_of(graph, data, slots=3)
     description = descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         first = {plan.key: store.pull(plan.key, 0).result(WAIT_S) for plan in job.programs.keys}
         everything = run_all(job, store.at_slot)
     found = load(everything[0].uploads[0][0])

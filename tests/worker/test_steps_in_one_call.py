@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from store_cluster import NamedStore
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.ir import Graph
 from weft_graph.types import DType
 from weft_kvstore.description.records import descriptions
-from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker import run as worker_run
 from weft_worker.engine.serial import SerialEngine
+from weft_worker.sharded_store import ShardedStore
 from weft_worker.step.inline import SharedValues
 from weft_worker.task import task_of
 from worker_graphs import mlp, normalized
@@ -65,14 +66,14 @@ def test_values_arrive_where_they_are_read_and_a_version_that_nobody_took_is_pas
     job = job_of(save_data(tmp_path / "samples.npz", ROWS, "float32"), mlp, slots=1)
     description = task_of(job.allocation(0)).description
     keys = [key.key for key in description.keys]
-    with LocalStore(description) as store:
-        shared = SharedValues(store, SerialEngine({}).variable("values"))
+    with NamedStore(description) as store:
+        shared = SharedValues(ShardedStore(store, description, 0), SerialEngine({}).variable("values"))
         first = [value.copy() for value in shared.values(keys, 0)]
         for step in range(2):  # Version 1 is on its way when version 2 is asked for.
             gradients = [np.ones_like(value) for value in first]
             shared.send(keys, step, gradients, goes_on=True, in_place=True)
         found = shared.values(keys, 2)
-        assert all(value is store.value_buffer(key) for key, value in zip(keys, found, strict=True))
+        assert all(value is store.own_value(key) for key, value in zip(keys, found, strict=True))
         for value, kept in zip(found, store.pull(keys, 2).result(), strict=True):
             np.testing.assert_array_equal(value, kept)
         shared.send(keys, 2, gradients, goes_on=False, in_place=True)

@@ -14,13 +14,13 @@ import pytest
 from safetensors.numpy import load
 
 from plain_store import PlainCluster, PlainStore
+from store_cluster import NamedStore
 from weft.api.lifecycle import AllocationEvent
 from weft_data.schedule import BatchPlan
 from weft_graph.ir import Graph
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import StoreDescription, descriptions
 from weft_kvstore.errors import StoreLostError
-from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker.pace import waiting_ids
 from worker_graphs import BAG, VOCABULARY, WIDTH, bags
@@ -133,7 +133,7 @@ def test_a_step_of_padding_alone_waits_for_its_version_too(data):
     padding = np.full(3, -1)
     description = described(job_of(bags(), data))
     shape = next(each.shape for each in description.keys if each.key == "table")
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         assert not store.pull("table", 1, padding).result(WAIT_S).any()
         waiting = store.pull("table", 1, waiting_ids(padding))
         assert not waiting.done()
@@ -207,7 +207,7 @@ def test_a_failure_names_operator_table_and_step(data, call, names, serial):
 def test_a_frozen_table_is_fetched_by_rows_and_keeps_its_values(data):
     """Over the store of one process, which has no value of it but the first."""
     job = job_of(bags(trained=False), data, evaluate=(ROWS, ROWS + HELD_OUT))
-    with LocalStore(described(job)) as store:
+    with NamedStore(described(job)) as store:
         first = store.pull("table", 0, np.arange(VOCABULARY)).result(WAIT_S)
     (records,) = run_all(job)
     assert records.last == (DONE, None)
@@ -237,7 +237,7 @@ def test_three_workers_and_two_shards_equal_the_plain_formula_and_count_few_byte
         server.open(description, number)
     everything = run_all(job)
     assert [records.last for records in everything] == [(DONE, None)] * 3
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
         first["table"] = store.pull("table", 0, np.arange(VOCABULARY)).result(WAIT_S)
     plain = run_all(replace(job, shards=()), PlainCluster(first, 3, job.lr).store)

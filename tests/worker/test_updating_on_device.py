@@ -15,7 +15,7 @@ import cuda_on_host
 import rule_documents
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.types import DType
-from weft_kvstore.client.calls import Store
+from weft_kvstore.client.store_client import Store
 from weft_kvstore.local import LocalStore
 from weft_worker.device import CpuDevice
 from weft_worker.local_update import LocalUpdateStore

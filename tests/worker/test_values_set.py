@@ -16,13 +16,13 @@ import pytest
 from safetensors.numpy import load, save
 
 from server_running import eventually
+from store_cluster import NamedStore
 from weft.agent.transfer import DownloadError
 from weft.api.agent import SetDone
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import descriptions
-from weft_kvstore.local import LocalStore
 from weft_kvstore.snapshot_files import Tensor, TensorFile, TensorFileError, header_of
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.value_setter import ValueSetter
@@ -50,9 +50,9 @@ def values(seed: int) -> dict[str, Array]:
 
 
 @contextmanager
-def store_for(job: Job) -> Iterator[LocalStore]:
+def store_for(job: Job) -> Iterator[NamedStore]:
     description = descriptions.from_builtins(job.store_spec().model_dump(mode="json"))
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         yield store
 
 

@@ -32,6 +32,7 @@ from weft_worker.device import CPU, CpuDevice, Device
 from weft_worker.local_keys import AdjacentKeys, LocalKey, hyper_of_key, on_host, updating_on
 from weft_worker.own_tables import OwnTables
 from weft_worker.patience import result_of
+from weft_worker.sharded_store import ShardedStore
 from weft_worker.upload import Upload
 
 TIMEOUT_S: Final = 120.0
@@ -79,8 +80,11 @@ class OwnStore:
         """What `value` gave, of keys whose array is always the same."""
         self._names = frozenset(key.key for key in dense)
         idle = tuple(msgspec.structs.replace(key, slots=()) for key in dense)
-        self._first: LocalStore | None = LocalStore(msgspec.structs.replace(description, keys=idle)) if idle else None
+        self._first: ShardedStore | None = None
         """Makes the first values, or is given them; None once they are taken over."""
+        if idle:
+            first = msgspec.structs.replace(description, keys=idle)
+            self._first = ShardedStore(LocalStore(first), first, 0)
         self._version = 0
         self._to_set: dict[int, dict[str, Array]] = {}
         self._waits: list[tuple[int, str, Future[Any], Callable[[], Any]]] = []

@@ -17,8 +17,7 @@ from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
 from weft_graph.weft_domain import FETCH_ROWS, SEND_ROWS
-from weft_kvstore.client.calls import Store
-from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.client.store_client import Store, StoreClient
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode
 from weft_kvstore.encryption import CurveKeys
@@ -45,6 +44,7 @@ from weft_worker.reports import Reporter, RunReports
 from weft_worker.run_store import RunStore
 from weft_worker.schedule import Schedule
 from weft_worker.settings import RunSettings
+from weft_worker.sharded_store import ShardedStore
 from weft_worker.step.inline import OwnValues, SharedValues
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.run import COMPUTE, IO, InlineStore, Runtime
@@ -53,7 +53,7 @@ from weft_worker.training import RunSignals, Training
 from weft_worker.training_steps import TrainingSteps
 from weft_worker.value_setter import ValueSetter
 
-OpenStore = Callable[[Task], RunStore]
+OpenStore = Callable[[Task], Store | RunStore]
 OpenDevice = Callable[[str], Device]
 
 CLOSE_TIMEOUT_S = 30.0
@@ -70,7 +70,7 @@ class Listener(Protocol):
         """Everything is closed; always the last call, exactly once."""
 
 
-def open_store(task: Task, device: Device | None = None) -> RunStore:
+def open_store(task: Task, device: Device | None = None) -> Store | RunStore:
     """The way to the job's shards; without any, the values are kept in this process, on the device."""
     if _has_own_values(task):
         return OwnStore(task.description, device, task.snapshot)
@@ -124,12 +124,13 @@ def _batch_bytes(task: Task, source: Source) -> int:
 
 
 def store_of(task: Task, opened: OpenStore, device: Device) -> RunStore:
-    """The store as the run uses it: over the opened one, where this worker updates keys itself."""
-    local = task.local
+    """The store as the run uses it: over the opened one, where that is not this worker's own."""
+    found, local = opened(task), task.local
+    store = ShardedStore(found, task.description, task.allocation.slot) if isinstance(found, Store) else found
     if not local.keys:
-        return opened(task)
+        return store
     updating = updating_on(device, task.description, rule_of(task.description), local.keys.values())
-    return LocalUpdateStore(opened(task), local, updating, snapshot=task.snapshot)
+    return LocalUpdateStore(store, local, updating, snapshot=task.snapshot)
 
 
 READ_AHEAD_BYTES = 1 << 20
@@ -143,13 +144,14 @@ def captures_of(store: RunStore, task: Task, since: int | None) -> list[Capture]
     """How to capture what this process alone keeps of the job. Of keys that all workers update alike, that is slot 0's.
     `since`: of tables what has changed since the capture at that step, if that is known."""
     within = store.within if isinstance(store, LocalUpdateStore) else store
+    keeper: Store | RunStore = within.store if isinstance(within, ShardedStore) else within
     found: list[Capture] = []
     if isinstance(store, LocalUpdateStore) and not task.allocation.slot:
         found.append(store.capture)
-    if isinstance(within, (OwnStore, LocalStore)):
-        found.append(partial(within.capture, since=since))
-    elif isinstance(within, StoreClient) and task.description.compression is not None:
-        found.append(within.capture)
+    if isinstance(keeper, (OwnStore, LocalStore)):
+        found.append(partial(keeper.capture, since=since))
+    elif isinstance(keeper, StoreClient) and task.description.compression is not None:
+        found.append(keeper.capture)
     return found
 
 
@@ -362,7 +364,7 @@ class Run:
         """Communication on the thread that computes, where a step needs no other."""
         if isinstance(store, OwnStore):
             return OwnValues(store, engine.variable("own values"))
-        if isinstance(store, Store) and _needs_one_pushpull(task, device):
+        if isinstance(store, ShardedStore) and _needs_one_pushpull(task, device):
             return SharedValues(store, engine.variable("shared values"))
         return None
 
@@ -404,7 +406,7 @@ class Run:
         stack.callback(self._await_closed, closer)
         return store
 
-    def _opened(self, task: Task) -> RunStore:
+    def _opened(self, task: Task) -> Store | RunStore:
         return open_store(task, self._open_device(self._settings.device))
 
     def _close_at_the_end(self, store: RunStore) -> None:

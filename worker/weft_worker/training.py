@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from weft.agent.transfer import UploadError
 from weft.api.agent import SetDone
-from weft_kvstore.client.calls import Store
 from weft_kvstore.errors import StoreError
 from weft_worker.checkpointer import Checkpointer, pull_all
 from weft_worker.engine.engine import Engine
@@ -23,6 +22,7 @@ from weft_worker.reports import RunReports
 from weft_worker.run_store import RunStore
 from weft_worker.schedule import Schedule
 from weft_worker.settings import RunSettings
+from weft_worker.sharded_store import ShardedStore
 from weft_worker.task import Task
 from weft_worker.training_steps import TrainingSteps
 from weft_worker.value_setter import ValueSetter
@@ -82,9 +82,9 @@ class Training:
         timeout_s = self.settings.wait_timeout_s
         keys = sorted(self.task.contributions.sent)
         what = f"slot {self.task.allocation.slot}: which step is under way"
-        if not isinstance(self.store, Store):
+        if not isinstance(self.store, ShardedStore):
             raise WorkerError(f"{what}: only shards know, and the job has none")
-        asked = self.store.pull(keys, first, settled=True, with_versions=True)
+        asked = self.store.pull_settled(keys, first)
         under_way = int(result_of(asked, what, timeout_s).lowest.min())
         if under_way > first and not self.steps.scale.is_fixed:
             outcome = result_of(self.store.barrier(under_way - 1, []), f"{what}, its loss scale", timeout_s)

@@ -211,6 +211,9 @@ class PushPull(Operation):
     as the shards have them, however they travel else, where `as_kept`, or the state arrays of these `names`; of a table
     the rows of the ids `wanted`. Of what is both, the values say that the gradients have arrived. `check` is called
     with a key whose values are newer than that, and their version: it fails with the error that this returns.
+
+    Nothing of that is checked: arrays are C-contiguous and have the keys' dtypes and shapes, one message may name the
+    keys of a pull (`MAX_ENTRIES`), and nobody writes what is sent, or is pulled into, before the end.
     """
 
     def __init__(

@@ -297,7 +297,9 @@ class Poller:
 
     def submit(self, operation: Operation) -> StoreFuture[Any]:
         """Takes an operation, whose future it returns; where little is under way it begins on this thread. Ends no
-        future, unless the client ends."""
+        future, unless the client ends. Raises StoreError in a forked child."""
+        if os.getpid() != self._process.number:
+            self._process.check()
         future = operation.future
         future.driver = self
         sockets = self._sockets

@@ -1,4 +1,4 @@
-"""One slot's client of a store: what its calls become is sent to the shards, and their answers end it."""
+"""One slot's store: what is submitted to it is sent to the shards, and their answers end it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, Self
+
+import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import LinkState, SlotTakenError
-from weft_kvstore.client.operation import LocalOperation
+from weft_kvstore.client.operation import LocalOperation, Operation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.compression import reassigned, residual_array, slot_of
-from weft_kvstore.description.check import CurveKeyError
+from weft_kvstore.description.check import CurveKeyError, check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveKeys, new_curve_keys
+from weft_kvstore.errors import StoreError
+from weft_kvstore.futures import StoreFuture
+from weft_kvstore.process import OwnProcess
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings, check_endpoint
 from weft_kvstore.shard.snapshot import Captured, MissedError
@@ -28,6 +32,59 @@ from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
 from weft_kvstore.store import ClientStatistics, LinkStatistics, loss_scale_of
 
 _SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
+
+
+class Store:
+    """One slot's way to the parameters: it carries out operations. Their future ends by a value or a StoreError, that
+    of the first key that fails. Callbacks of futures run on a thread of their own, one after the other.
+
+    Of operations nothing is checked: see `PushPull` for what their arrays and ids are to be. Who makes them looks keys
+    up by `Keys`, once for all calls that name them."""
+
+    submit: Callable[[Operation], StoreFuture[Any]]
+    """Begins an operation, on the caller's thread, and returns its future: it does not wait, and ends the future where
+    nothing can be begun any more. Raises StoreError in a child of the process that made the store."""
+
+    def __init__(self, description: StoreDescription, slot: int) -> None:
+        """Raises DescriptionError, ValueError for a slot that there is not."""
+        check_description(description)
+        if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
+            slots = description.slots
+            raise ValueError(f"slot: a whole number from 0 to {slots - 1}, not {slot!r}: it is described with {slots}")
+        self._description = description
+        self._slot = slot
+        self._memory = ClientMemory(description.keys)
+        self._process = OwnProcess()
+        self.failed: dict[str, dict[int, StoreError]] = {}
+        """By key: the steps of this slot whose push has failed, and was not made again; see `ClientCore.failed`."""
+
+    def gradient_buffer(self, key_index: int) -> Array:
+        """An array for the gradients of a key that is no table, by its index in the description: always the same one,
+        zeros at first. Nothing of it is copied on the way to a shard of this host. It is pushed like any other; what is
+        written there is read when it is pushed: it must not be written before the push's future ends. What a push that
+        has failed adds is uncertain once it is written. Raises StoreError as `submit` does."""
+        self._process.check()  # In a child it is the parent's memory, and so may its locks be.
+        return self._memory.gradient(key_index)
+
+    def value_buffer(self, key_index: int) -> Array:
+        """An array for the key's value, always the same one, to be `out` of a pull. It has that value when the pull's
+        future ends, and nothing certain while a pull into it is under way or after one has failed."""
+        self._process.check()
+        return self._memory.value(key_index)
+
+    def statistics(self) -> ClientStatistics:
+        """Counts of this moment; they may move while they are read."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Fails what is open and releases sockets and threads. Idempotent."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class StoreClient(Store):

@@ -14,15 +14,15 @@ from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import lacks, noted, push_again
 from weft_kvstore.client.operation import Check, KeyOperation
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import Keys, KeySet
 from weft_kvstore.client.poller import uninterrupted
+from weft_kvstore.client.store_client import Store
 from weft_kvstore.description.form import user_key
 from weft_kvstore.description.records import KeyDescription
-from weft_kvstore.errors import StoreClosedError, StoreError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import after, joined, nothing
+from weft_kvstore.errors import StoreClosedError, StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.futures import StoreFuture, after, driver_of, error_of, joined, nothing, on_end
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     Outs,
@@ -35,8 +35,9 @@ from weft_kvstore.library.arrays import (
     user_dtype,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.rows import CALLS, TableRows
+from weft_kvstore.library.rows import CALLS, TableRows, with_masters
 from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
+from weft_kvstore.store import Pulled, joined_pulls
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_ENTRIES, PayloadKind, Reading
 
 # --- What a call of whole keys gives, and the operations that it becomes ----------------------------------------------
@@ -50,11 +51,12 @@ class WholeKeys:
     Raises StoreRefusedError for arrays that do not fit."""
 
     def __init__(
-        self, registry: KeyRegistry, store: Store, call: str, keys: KeySet, values: Any = None, *, out: Any = None
+        self, registry: Keys, store: Store, call: str, keys: KeySet, values: Any = None, *, out: Any = None
     ) -> None:
         self.call, self.keys, self.specs, self.names, self.single = call, keys, keys.keys, keys.names, keys.single
         self._registry, self._store = registry, store
         self.kind, self._pulls = CALLS[call]
+        self._of_state = call == "pull_state"
         self.arrays: list[Any] = []
         self._groups: list[list[Any]] | None = None
         self.outs: Outs | None = None
@@ -67,7 +69,7 @@ class WholeKeys:
             self.arrays = fitting
         if out is not None:
             self._out = keys.fitting(out, writable=True)
-        if (keys.has_half and self._pulls) or (out is not None and self._out is None):
+        if (keys.has_half and self._pulls and not self._of_state) or (out is not None and self._out is None):
             self.outs = self._checked_outs(out)
             first = [group[0][1] for group in self.outs if group]
             self._out = None
@@ -82,8 +84,12 @@ class WholeKeys:
         check: Check | None = None,
         reading: Reading = Reading.OWN,
         priority: int = 0,
+        with_versions: bool = False,
     ) -> Future[Any]:
-        """Begins an operation for the keys of each step, or version. `hosts`: the arrays, on the host."""
+        """Begins an operation for the keys of each step, or version. `hosts`: the arrays, on the host. `with_versions`:
+        what is pulled is a `Pulled`."""
+        if self._of_state:
+            return self._begin_states(numbers, reading)
         values = hosts if self._groups is None else self._sums(self._groups, hosts)
         groups: list[Sequence[int]] = [range(len(numbers))]
         if len({*numbers}) > 1 or (self._pulls and len(numbers) > MAX_ENTRIES):
@@ -106,6 +112,7 @@ class WholeKeys:
                 version=(number if self.kind is None else number + 1) if self._pulls else None,
                 reading=reading,
                 out=out,
+                with_versions=with_versions,
                 check=check,
                 priority=priority,
             )
@@ -117,7 +124,18 @@ class WholeKeys:
             values = dict(zip(chain.from_iterable(groups), chain.from_iterable(found), strict=True))
             return [values[at] for at in range(len(numbers))]
 
-        return joined(begun, in_order if self._pulls else nothing)
+        return joined(begun, joined_pulls if with_versions else in_order if self._pulls else nothing)
+
+    def _begin_states(self, versions: Sequence[int], reading: Reading) -> Future[Any]:
+        """Begins an operation for the state of each key, and for its float32 value where users have 16 bits."""
+        begun = list[Future[Any]]()
+        for given, spec, version in zip(self.keys.given, self.specs, versions, strict=True):
+            key, names = self._registry.key_set(given, self.call), self._registry.state_of(spec)
+            begun.append(self._store.submit(KeyOperation(key, version=version, reading=reading, names=names)))
+            if spec.half is not None:
+                begun.append(self._store.submit(KeyOperation(key, version=version, reading=reading, as_kept=True)))
+        found = with_masters(self.specs, begun)
+        return found[0] if self.single else joined(found, list)
 
     def _checked(self, values: Any) -> list[list[Any]]:
         """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
@@ -157,6 +175,55 @@ class WholeKeys:
 
 
 Given: TypeAlias = WholeKeys | TableRows
+
+# --- Reads several keys at one version while others push --------------------------------------------------------------
+# It waits for nothing: it goes on where one of its pulls ends.
+
+
+TRIES: Final = 8
+"""Pulls at one version. The first is at the newest that was seen. Where keys have passed it somebody trains, and each
+further one asks for a version further ahead, until the keys reach it later than the pull does."""
+
+
+def consistent_read(keys: WholeKeys) -> Future[tuple[int, list[Array]]]:
+    """Ends with values that the keys of a pull had at one version, and which: the newest that can be had. In mode sync
+    alone. Fails with StorePassedError where keys have passed every version that was tried."""
+    count, versioned, pull = len(keys.names), [*keys.keys.versioned], partial(keys.begin, with_versions=True)
+    newest = pull([0] * count, [])
+    future: StoreFuture[tuple[int, list[Array]]] = StoreFuture()
+    future.driver = driver_of(newest)
+
+    def pulled_newest(tries: int, overdue: StoreTimeoutError | None, ended: Future[Pulled]) -> None:
+        error = error_of(ended)
+        if error is not None:
+            future.set_exception(error)
+            return
+        pulled = ended.result()
+        lowest = min(pulled.lowest[versioned].tolist(), default=0)
+        highest = max(pulled.highest[versioned].tolist(), default=0)
+        if lowest >= highest:  # All of one version; or there is nothing that has versions.
+            future.set_result((highest, pulled.values))
+        elif overdue is not None:
+            future.set_exception(overdue)
+        else:
+            target = highest + tries
+            on_end(pull([target] * count, [], reading=Reading.EXACT), partial(pulled_exact, target, tries + 1))
+
+    def pulled_exact(target: int, tries: int, ended: Future[Pulled]) -> None:
+        error = error_of(ended)
+        if error is None:
+            future.set_result((target, ended.result().values))
+        elif isinstance(error, StoreTimeoutError):
+            # Perhaps nobody pushes any more: then all are at one version by now.
+            on_end(pull([0] * count, []), partial(pulled_newest, tries, error))
+        elif isinstance(error, StorePassedError) and tries < TRIES:
+            on_end(pull([0] * count, []), partial(pulled_newest, tries, None))
+        else:
+            future.set_exception(error)
+
+    on_end(newest, partial(pulled_newest, 0, None))
+    return future
+
 
 # --- The steps that a slot has begun, key by key, and what became of their pushes -------------------------------------
 

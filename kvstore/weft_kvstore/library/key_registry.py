@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from weft_kvstore.client.plan import Keys
+from weft_kvstore.client.plan import Keys, KeySet
 from weft_kvstore.description.check import rule_of
-from weft_kvstore.description.form import UserKey, user_keys
+from weft_kvstore.description.form import BARRIER_KEY, UserKey, user_keys
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import HyperTimeline
@@ -24,6 +24,14 @@ class KeyRegistry(Keys):
     def __init__(self, description: StoreDescription, slot: int) -> None:
         super().__init__(description, slot)
         self._hyper = HyperTimeline(description)
+
+    @property
+    def barrier(self) -> KeySet | None:
+        """The store's own key, where it was described with one."""
+        for index, key in enumerate(self._description.keys):
+            if key.key == BARRIER_KEY:
+                return KeySet([key], [index], self.slot, single=True)
+        return None
 
     @property
     def pushed(self) -> list[str]:

@@ -18,10 +18,11 @@ import numpy as np
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store, consistent_read
-from weft_kvstore.client.operation import RowOperation
-from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
+from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
+from weft_kvstore.client.operation import KeyOperation, RowOperation
+from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.store_client import Store, StoreClient
+from weft_kvstore.description.form import UserKey, read_description, user_key
 from weft_kvstore.description.records import KeyDescription, StoreDescription, is_given
 from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
@@ -33,7 +34,15 @@ from weft_kvstore.library.arrays import (
     checked,
     user_dtype,
 )
-from weft_kvstore.library.calls import Given, SlotSteps, WholeKeys, check_number, checked_priority, is_whole
+from weft_kvstore.library.calls import (
+    Given,
+    SlotSteps,
+    WholeKeys,
+    check_number,
+    checked_priority,
+    consistent_read,
+    is_whole,
+)
 from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
 from weft_kvstore.library.rows import MASTER, TableRows
 from weft_kvstore.library.waits import Barriers, await_shards
@@ -89,7 +98,8 @@ class KVStore:
         if same is None:
             self._registry, self._traffic = KeyRegistry(description, slot), ArrayTraffic()
             self._steps = SlotSteps(store.failed, self._registry, self._traffic, step)
-            self._barriers = Barriers(store)
+            key = self._registry.barrier
+            self._barriers = None if key is None else Barriers(store, key)
         else:
             self._registry, self._traffic = same._registry, same._traffic
             self._steps, self._barriers = same._steps, same._barriers
@@ -199,11 +209,12 @@ class KVStore:
         does, or one slot for all. Of different values for one step that of the highest slot holds.
         """
         of, number, keys = self._registry.changing(name, value, key)
+        index = None if key is None else self._registry.index_of(key, "set_hyper")
         check_number(step, f"{self._registry.call('set_hyper')}: step")
 
         def send(first: int) -> Future[int]:
             self._registry.changed(of, first, name, number)
-            return self._store.set_hyper({name: number}, step=first, key=of)
+            return self._store.submit(HyperOperation(first, {name: number}, of, index))
 
         return self._steps.change(keys, step, send)
 
@@ -244,11 +255,13 @@ class KVStore:
         ]
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
-            begun = [
-                self._store.set(spec.key, 0, first, np.arange(len(first)) if spec.rows else None)
-                for spec, first in zip(keys, as_kept(keys, hosts), strict=True)
+            calls = [
+                self._rows("set_rows", one, np.arange(len(first)), first)
+                if spec.rows
+                else self._whole("set", self._registry.key_set(one, call), first)
+                for one, spec, first in zip(given, keys, hosts, strict=True)
             ]
-            return joined(begun, nothing)
+            return joined([each.begin([0], each.arrays) for each in calls], nothing)
 
         return self._steps.set(call, [spec.key for spec in keys], 0, arrays, give)
 
@@ -364,18 +377,7 @@ class KVStore:
     def pull_state(self, key: UserKey | UserKeys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
         """The optimizer's state of a key, such as momentum, by name; each of the key's shape."""
         keys = self._registry.key_set(key, "pull_state")
-
-        def send(versions: list[int], _: list[Array]) -> Future[Any]:
-            begun = []
-            for spec, number in zip(keys.keys, versions, strict=True):
-                pulled = self._store.pull(spec.key, number, settled=settled, state=True)
-                if spec.half is not None:
-                    master: Future[Any] = self._store.pull(spec.key, number, settled=settled, as_kept=True)
-                    pulled = joined([pulled, master], lambda both: {**both[0], MASTER: both[1]})
-                begun.append(pulled)
-            return begun[0] if keys.single else joined(begun, list)
-
-        return self._steps.pull("pull_state", keys.names, version, [], send)
+        return self._call(self._whole("pull_state", keys), version, settled=settled)
 
     def pull_state_rows(
         self, key: UserKey | UserKeys, ids: Any, *, version: int | None = None, settled: bool = False
@@ -410,22 +412,24 @@ class KVStore:
             detail = "a store with commit cannot be restored: its steps begin at 0"
             raise StoreRefusedError(f"{self._registry.call(call)}: {detail}")
         arrays: list[Any] = []
-        sent: list[tuple[KeyDescription, int]] = []
+        sent: list[tuple[KeySet, int]] = []
         for one, spec, first, named in zip(keys.given, keys.keys, values, states, strict=True):
             where, shape = self._registry.where(call, one), tuple(spec.shape)
             state_arrays, master = self._state_arrays(spec, named, shape, where)
             if master is None:
                 master = checked(first, user_dtype(spec), shape, f"{where}: value")
             arrays += [*state_arrays, master]
-            sent += [(spec, number) for number in (*range(1, len(state_arrays) + 1), 0)]
+            own = self._registry.key_set(one, call)
+            sent += [(own, number) for number in (*range(1, len(state_arrays) + 1), 0)]
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
             """The rule's state first: with the value steps may begin, and what is of one key arrives in order."""
-            begun = [
-                self._store.push(spec.key, int(step), host, kind=PayloadKind.RESTORED, array=number)
-                for (spec, number), host in zip(sent, as_kept([spec for spec, _ in sent], hosts), strict=True)
+            kept, kind = as_kept([own.keys[0] for own, _ in sent], hosts), PayloadKind.RESTORED
+            operations = [
+                KeyOperation(own, payload_kind=kind, step=int(step), arrays=[host], array=number)
+                for (own, number), host in zip(sent, kept, strict=True)
             ]
-            return joined(begun, nothing)
+            return joined([*map(self._store.submit, operations)], nothing)
 
         return self._steps.set(call, keys.names, step, arrays, give)
 
@@ -466,28 +470,22 @@ class KVStore:
     ) -> tuple[list[Any], Any]:
         """The rule's arrays of a key, in their order, none where there is None; and the `MASTER`, or None. Raises
         StoreRefusedError."""
-        rules = given
-        if spec.half is not None and isinstance(given, Mapping):
-            rules = {name: array for name, array in given.items() if name != MASTER}
+
+        def array(name: str) -> Any:
+            return checked(given[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}")
+
+        has_master = spec.half is not None and isinstance(given, Mapping) and MASTER in given
+        rules = {name: one for name, one in given.items() if name != MASTER} if has_master else given
         names = self._registry.state_names(spec, rules, where)
-        found = {
-            name: checked(given[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}")
-            for name in (*names, *([] if rules is given or MASTER not in given else [MASTER]))
-        }
-        return [found[name] for name in names], found.get(MASTER)
+        return [array(name) for name in names], array(MASTER) if has_master else None
 
     def read_consistent(self, key: UserKeys) -> Future[tuple[int, list[Array]]]:
         """(version, values): the values of several keys at one version, the newest available. Sync mode only."""
         call = "read_consistent"
         self._registry.check_sync(call)
-        keys = self._registry.key_set(key, call)
-        read = self._traffic.bring(
-            self._registry.call(call),
-            keys.names,
-            [],
-            lambda _: consistent_read(self._store, keys.names, keys.versioned),
-        )
-        return joined([read], lambda found: (found[0][0], as_given(keys.keys, found[0][1])))
+        keys = self._whole("pull", self._registry.key_set(key, call))
+        read = self._traffic.bring(self._registry.call(call), keys.names, [], lambda _: consistent_read(keys))
+        return joined([read], lambda found: (found[0][0], as_given(keys.specs, found[0][1])))
 
     # --- Buffers, steps, barriers
 
@@ -502,13 +500,13 @@ class KVStore:
         """An array for a key's value, the same one at each call, to pass as `out` of a pull."""
         return self._store.value_buffer(self._buffered(key, "value_buffer"))
 
-    def _buffered(self, key: UserKey, call: str) -> str:
-        """The store's name of a key that may have an array of the store's own."""
+    def _buffered(self, key: UserKey, call: str) -> int:
+        """The number of a key that may have an array of the store's own."""
         found = self._registry.find(key, call, rows=False)
         if found.half is not None:
             detail = f"its shard has float32, and what travels is {found.half}: push and pull arrays of your own"
             raise StoreRefusedError(f"{self._registry.where(call, key)}: {detail}")
-        return found.key
+        return self._registry.index_of(key, call)
 
     def end_step(self, step: int | None = None) -> Future[StepOutcome | None]:
         """Tells the shards that this slot has pushed all it has for the steps up to `step`, the last begun by default.
@@ -518,8 +516,12 @@ class KVStore:
         """
 
         def end(ended: Sequence[tuple[int, list[str]]]) -> Future[StepOutcome | None]:
-            barriers = [self._store.barrier(one, nothing) for one, nothing in ended]
-            return joined(barriers, lambda outcomes: outcomes[-1])
+            commits, indices = self.description.commit is not None, self._registry.key_indices
+            barriers = [
+                BarrierOperation(one, [indices[user_key(name)] for name in nothing], commits=commits)
+                for one, nothing in ended
+            ]
+            return joined([*map(self._store.submit, barriers)], lambda outcomes: outcomes[-1])
 
         return self._steps.end(step, end)
 
@@ -528,7 +530,7 @@ class KVStore:
         where = self._registry.call("barrier")
         if self.description.commit is not None:
             return joined([self.end_step()], nothing)
-        if all(key.key != BARRIER_KEY for key in self.description.keys):
+        if self._barriers is None:
             raise StoreRefusedError(f"{where}: the store was described with barrier = false")
         return self._barriers.meet()
 

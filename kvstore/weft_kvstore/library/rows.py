@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store
 from weft_kvstore.client.operation import Check, Ids, RowOperation
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import Keys, KeySet
+from weft_kvstore.client.store_client import Store
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.futures import joined, nothing
@@ -25,7 +26,6 @@ from weft_kvstore.library.arrays import (
     form_of,
     user_dtype,
 )
-from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.sharding import MOST_ROWS_A_CALL
 from weft_kvstore.wire.messages import PayloadKind, Reading
@@ -62,7 +62,7 @@ class TableRows:
 
     def __init__(  # noqa: PLR0917  # as the calls of rows have it
         self,
-        registry: KeyRegistry,
+        registry: Keys,
         store: Store,
         call: str,
         key: object,
@@ -127,7 +127,8 @@ class TableRows:
             if self._pulls and (self.kind is None or pulled is not table):
                 given, before_padding = pulled.checked_ids(hosts[at - len(numbers)])
                 wanted = given.copy(), before_padding
-            operation = RowOperation(
+            make = partial(
+                RowOperation,
                 table.keys,
                 payload_kind=self.kind,
                 step=number,
@@ -137,21 +138,14 @@ class TableRows:
                 reading=reading,
                 wanted=wanted,
                 shape=pulled.shape,
-                names=self._registry.state_of(table.spec) if self._of_state else None,
-                check=None if self._of_state else check,
                 priority=priority,
             )
-            made.append(operation)
-            if self._of_state and table.spec.half is not None:
-                master = RowOperation(
-                    table.keys,
-                    version=number,
-                    reading=reading,
-                    wanted=wanted,
-                    shape=pulled.shape,
-                    priority=priority,
-                )
-                made.append(master)
+            if not self._of_state:
+                made.append(make(check=check))
+                continue
+            made.append(make(names=self._registry.state_of(table.spec)))
+            if table.spec.half is not None:
+                made.append(make())
         futures: list[Future[Any]] = [*map(self._store.submit, made)]
         if self._of_state:
             futures = with_masters(self.specs, futures)

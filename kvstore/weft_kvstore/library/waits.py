@@ -10,14 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import noted
+from weft_kvstore.client.operation import KeyOperation
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.poller import uninterrupted
-from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.form import BARRIER_KEY
+from weft_kvstore.client.store_client import Store, StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreLostError, StoreRefusedError
 from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, hand_on, joined, nothing, on_end, then
+from weft_kvstore.wire.messages import PayloadKind, Reading
 
 _log = logging.getLogger("weft.store")
 
@@ -83,8 +84,9 @@ class Barriers:
     """Each begins once the one before has ended, and fails with it. Where the push of one failed, the next call makes
     it again: no number is ever left out, or nobody could meet any more."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, key: KeySet) -> None:
         self._store = store
+        self._key = key
         self._number: int | None = None
         """The next barrier's; None: the store has not said yet where the others are."""
         self._last: Future[None] = finished(None)
@@ -108,15 +110,17 @@ class Barriers:
     def _begin(self, _: None) -> Future[None]:
         if self._number is not None:
             return self._arrive(self._number)
-        known = self._store.pull([BARRIER_KEY], 0, settled=True, with_versions=True)
+        known = self._store.submit(KeyOperation(self._key, version=0, reading=Reading.SETTLED, with_versions=True))
         return then(known, lambda found: self._arrive(int(found.lowest[0])))
 
     def _arrive(self, number: int) -> Future[None]:
         self._number = number
-        pushed = self._store.push(BARRIER_KEY, number, np.zeros((), np.float32))
+        kind, gradient = PayloadKind.GRADIENT, np.zeros((), np.float32)
+        pushed = self._store.submit(KeyOperation(self._key, payload_kind=kind, step=number, arrays=[gradient]))
         if pushed.done() and error_of(pushed) is not None:
             return pushed  # It has not begun.
-        met = joined([pushed, self._store.pull(BARRIER_KEY, number + 1, settled=True)], nothing)
+        pulled = self._store.submit(KeyOperation(self._key, version=number + 1, reading=Reading.SETTLED))
+        met = joined([pushed, pulled], nothing)
 
         def ended(_: Future[None]) -> None:
             if error_of(pushed) is None:

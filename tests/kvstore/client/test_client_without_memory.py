@@ -15,10 +15,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import given, key_of, pushpull_rows, store_of, table_of
+from store_cluster import ByName, given, key_of, pushpull_rows, store_of, table_of
 from store_memory_faults import Faulty, MemoryFault
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import Store
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.description.records import (
     CommitDescription,
@@ -37,7 +36,7 @@ COMPRESSED = StoreCompression(
     weights=CompressionDescription(Kind.FP16, residual=False),
     least_bytes=0,
 )
-Call = Callable[[Store], Future[Any]]
+Call = Callable[[ByName], Future[Any]]
 
 
 def numbers(*place: int, shape: Any) -> Array:

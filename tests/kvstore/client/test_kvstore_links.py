@@ -683,7 +683,8 @@ def test_a_call_that_waits_long_for_a_slot_says_for_which_and_others_do_not_repe
 
 def test_a_barrier_that_waits_long_says_who_has_not_called_it(caplog: pytest.LogCaptureFixture) -> None:
     simulation = Simulation(described(zero(BARRIER_KEY, (), 2), shards=1), LINK)
-    Barriers(simulation.stores[0]).meet()
+    store = simulation.stores[0]
+    Barriers(store, store.key_set(BARRIER_KEY)).meet()
     simulation.settle(ANY)
     pass_time(simulation, LOG_AFTER_S + 2)
     told = r"slot 0: barrier has waited [567] s: shard 0 at tcp://shard-0: waits for slots 1 to call it"

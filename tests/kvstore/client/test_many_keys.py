@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store_cluster import constant, key_of, store_of, table_of
+from store_cluster import ByName, constant, key_of, store_of
 from store_simulation import Simulation
 from weft_graph.program import Update
-from weft_kvstore.client.calls import TRIES, consistent_read
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.errors import StorePassedError, StoreTimeoutError
+from weft_kvstore.library.calls import TRIES, WholeKeys, consistent_read
 from weft_kvstore.settings import STEPS_AHEAD, LinkSettings
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import decode_request
-from weft_kvstore.wire.messages import MAX_ENTRIES, NO_REQUEST, PayloadKind, Push
+from weft_kvstore.wire.messages import MAX_ENTRIES, NO_REQUEST, PayloadKind, Push, Reading
 
 PATIENT = LinkSettings(silence_s=1e6)
 
@@ -165,6 +165,11 @@ def test_values_are_set_for_many_keys_at_once() -> None:
     assert [float(value[3]) for value in found] == [1.0, 9.0, 2.0]
 
 
+def whole(store: ByName, call: str, keys: list[str]) -> WholeKeys:
+    """A call as the library has it."""
+    return WholeKeys(store.named, store, call, store.named.key_set(keys, call))
+
+
 def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
     """Every other key of a bucket is a segment of its own."""
     count = 2 * MAX_ENTRIES + 10
@@ -174,47 +179,16 @@ def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
     names = names_of(description)
     cluster.ended(cluster.store.push(names, 0, [np.full(1, number, np.float32) for number in range(count)]))
     wanted = names[::2]
-    assert [float(value[0]) for value in cluster.ended(cluster.store.pull(wanted, 1))] == list(range(0, count, 2))
-    pulled = cluster.ended(cluster.store.pull(names[::-1], 1, with_versions=True))
+    found = cluster.ended(whole(cluster.store, "pull", wanted).begin([1] * len(wanted), []))
+    assert [float(value[0]) for value in found] == list(range(0, count, 2))
+    pull = whole(cluster.store, "pull", names[::-1])
+    pulled = cluster.ended(pull.begin([1] * count, [], with_versions=True))
     assert len(pulled.values) == len(pulled.lowest) == count
     assert pulled.values[0][0] == count - 1
 
 
-REFUSED: list[tuple[Any, str]] = [
-    (lambda store: store.push(["k0", "nope"], 0, [ones(), ones()]), "key 'nope': the store has no such key"),
-    (lambda store: store.push(["k0", "k1", "k0"], 0, [ones()] * 3), "key 'k0' is named twice"),
-    (lambda store: store.pull(["k0", "t"], 0), "pull of key 't': it is a table: say which rows"),
-    (lambda store: store.push(["k0", "still"], 0, [ones(), ones()]), r"push of key 'still': only slots \[\]"),
-    (lambda store: store.push("k0", 0, [ones()]), "push of key 'k0', step 0: a C-contiguous NumPy array"),
-    (lambda store: store.push(["k0", "k1"], 3, [ones()]), r"push of 2 keys \('k0', 'k1'\), step 3: a C-contiguous"),
-    (lambda store: store.push(["k0"], 0, [[1.0] * 16]), "of its dtype and shape is needed for each key"),
-    (lambda store: store.push("k0", 0, ones().astype(">f4")), "of its dtype and shape is needed"),
-    (lambda store: store.push(["k0"], 0, [np.ones((4, 4), np.float32)]), "of its dtype and shape is needed"),
-    (lambda store: store.push("k0", 0, np.ones(32, np.float32)[::2]), "C-contiguous"),
-    (lambda store: store.pull("k0", 0, out=np.ones(4, np.float32)), "of its dtype and shape is needed"),
-    (lambda store: store.pull(["k0"], 0, out=[read_only()]), "key 'k0', version 0: a .* that can be written"),
-    (lambda store: store.set(["k0"], 1, []), "set of key 'k0', version 1: a C-contiguous"),
-]
-
-
 def ones() -> np.ndarray:
     return np.ones(16, np.float32)
-
-
-def read_only() -> np.ndarray:
-    array = ones()
-    array.flags.writeable = False
-    return array
-
-
-@pytest.mark.parametrize(("call", "told"), REFUSED)
-def test_what_does_not_fit_is_refused_by_key_before_anything_is_sent(call: Any, told: str) -> None:
-    keys = [key_of("k0", (16,), 1), key_of("k1", (16,), 1), table_of("t", (9, 2), 1)]
-    keys.append(msgspec.structs.replace(key_of("still", (16,), 1), slots=()))
-    cluster = Cluster(store_of(keys, slots=1, shards=1))
-    with pytest.raises(StoreRefusedError, match=told):
-        call(cluster.store)
-    assert len(cluster.core.open) == 0
 
 
 @pytest.mark.parametrize("call", ["pull", "pushpull"])
@@ -248,13 +222,13 @@ class TestConsistentReads:
         cluster = self.cluster()
         for name in ("k0", "k1", "k2"):
             self.push(cluster, name, 0)
-        version, values = cluster.ended(consistent_read(cluster.store, ["k2", "k0"], [0, 1]))
+        version, values = cluster.ended(consistent_read(whole(cluster.store, "pull", ["k2", "k0"])))
         assert (version, [float(value[0]) for value in values]) == (1, [1.0, 1.0])
 
     def test_keys_that_are_behind_are_waited_for(self) -> None:
         cluster = self.cluster()
         self.push(cluster, "k0", 0)
-        read = consistent_read(cluster.store, ["k0", "k1", "k2"], [0, 1, 2])
+        read = consistent_read(whole(cluster.store, "pull", ["k0", "k1", "k2"]))
         while cluster.step(cluster.choose):
             pass
         assert not read.done()
@@ -265,26 +239,29 @@ class TestConsistentReads:
 
 
 class Scripted:
-    """A store that answers as it is told: `looks` are the lowest and highest version of each look, `pulls` what becomes
-    of each pull at one version."""
+    """A pull of three keys, to the second of which nobody contributes, that is answered as it is told: `looks` are the
+    lowest and highest version of each look, `pulls` what becomes of each pull at one version."""
+
+    names, keys = "abc", SimpleNamespace(versioned=(0, 2))
 
     def __init__(self, looks: list[tuple[int, int]], pulls: list[str]) -> None:
         self.looks = looks
         self.pulls = pulls
         self.asked: list[int] = []
 
-    def pull(
-        self, keys: Sequence[str], version: int, *, exact: bool = False, with_versions: bool = False
+    def begin(
+        self, numbers: list[int], hosts: list[np.ndarray], *, with_versions: bool, reading: Reading = Reading.OWN
     ) -> Future[Any]:
-        if with_versions:
+        assert with_versions
+        if reading is Reading.OWN:
             lowest, highest = self.looks.pop(0)
             versions = np.array([lowest, 0, highest])
-            return ended(Pulled([np.zeros(1)] * len(keys), versions, versions))
-        assert exact
+            return ended(Pulled([np.zeros(1)] * 3, versions, versions))
+        (version,) = {*numbers}
         self.asked.append(version)
         word = self.pulls.pop(0)
         if word == "comes":
-            return ended([np.ones(1)] * len(keys))
+            return ended(Pulled([np.ones(1)] * 3, np.full(3, version), np.full(3, version)))
         return ended(None, {"passed": StorePassedError, "overdue": StoreTimeoutError}[word](f"{version} is {word}"))
 
 
@@ -298,8 +275,7 @@ def ended(result: Any, error: Exception | None = None) -> Future[Any]:
 
 
 def read(store: Scripted) -> Future[tuple[int, list[np.ndarray]]]:
-    """Of three keys, to the second of which nobody contributes."""
-    return consistent_read(store, ["a", "b", "c"], [0, 2])  # type: ignore[arg-type]  # it stands in for a store
+    return consistent_read(store)  # type: ignore[arg-type]  # it stands in for a call
 
 
 def test_a_read_of_keys_that_go_on_looks_further_ahead_each_time() -> None:

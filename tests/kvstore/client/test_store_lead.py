@@ -22,10 +22,9 @@ import pytest
 import zmq
 
 from same_host_children import wait_until
-from store_cluster import WAIT_S, clients_of, key_of, served, store_of
+from store_cluster import WAIT_S, NamedClient, clients_of, key_of, served, store_of
 from weft_kvstore.client.operation import KeyOperation, Operation
 from weft_kvstore.client.poller import BATCH, BURST_BYTES, EAGER_CALLS, Interrupts, uninterrupted
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import StoreFuture, joined, on_end, then
 from weft_kvstore.settings import LinkSettings
@@ -35,7 +34,7 @@ GRADIENT = np.ones(8, np.float32)
 
 
 @contextmanager
-def two_slots() -> Iterator[list[StoreClient]]:
+def two_slots() -> Iterator[list[NamedClient]]:
     """Clients of both slots of a sync store: what one pulls at version 1 comes once the other one has pushed."""
     description = store_of([key_of(name, [8], 2) for name in KEYS], slots=2, shards=2)
     with served(description) as (description, _), clients_of(description, LinkSettings()) as clients:
@@ -45,7 +44,7 @@ def two_slots() -> Iterator[list[StoreClient]]:
 
 
 @contextmanager
-def without_thread(client: StoreClient) -> Iterator[None]:
+def without_thread(client: NamedClient) -> Iterator[None]:
     """Meanwhile the client's own thread does nothing: it sleeps."""
     held, go_on, own = threading.Event(), threading.Event(), client._poller._thread_wait
 
@@ -63,18 +62,18 @@ def without_thread(client: StoreClient) -> Iterator[None]:
             go_on.set()
 
 
-def is_led(client: StoreClient) -> bool:
+def is_led(client: NamedClient) -> bool:
     """Whether a caller leads, and sleeps."""
     return client._poller.waited_for is not None and client._poller._leader_wait.is_asleep
 
 
-def has_come(client: StoreClient) -> bool:
+def has_come(client: NamedClient) -> bool:
     """Whether a shard's message waits to be read."""
     links = client._sockets._sockets.values()
     return any(int(link.socket.get(zmq.EVENTS)) & zmq.POLLIN for link in links)
 
 
-def meanwhile(client: StoreClient, act: Callable[[], object]) -> threading.Thread:
+def meanwhile(client: NamedClient, act: Callable[[], object]) -> threading.Thread:
     """Acts as soon as a caller leads."""
 
     def run() -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, key_of, served, store_of, stores_of
-from weft_kvstore.client.calls import Store
+from store_cluster import WAIT_S, ByName, NamedClient, NamedStore, key_of, served, store_of, stores_of
 from weft_kvstore.client.operation import KeyOperation
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
-from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 
 
@@ -18,7 +15,7 @@ def refuse(*_: object) -> np.ndarray:
     raise MemoryError("none left")
 
 
-def check_short_pull(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_short_pull(store: ByName, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(np, "empty", refuse)
         future = store.pull("w", 0)
@@ -30,13 +27,13 @@ def check_short_pull(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pull_without_memory_fails_and_the_client_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         served(store_of([key_of("w", [8], 1)], slots=1, shards=1)) as (description, _),
-        StoreClient(description, 0) as client,
+        NamedClient(description, 0) as client,
     ):
         check_short_pull(client, monkeypatch)
 
 
 def test_a_pull_without_memory_fails_and_the_local_store_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with LocalStore(store_of([key_of("w", [8], 1)], slots=1, shards=1)) as store:
+    with NamedStore(store_of([key_of("w", [8], 1)], slots=1, shards=1)) as store:
         check_short_pull(store, monkeypatch)
 
 
@@ -44,7 +41,7 @@ def test_a_thread_that_fails_ends_every_future_that_was_handed_over(monkeypatch:
     """The thread's own error is raised in it, which Python reports; here only the futures matter."""
     description = store_of([key_of("w", [8], 1)], slots=1, shards=1)
     monkeypatch.setattr("threading.excepthook", lambda _: None)
-    with served(description) as (description, _), StoreClient(description, 0) as client:
+    with served(description) as (description, _), NamedClient(description, 0) as client:
         client.pull("w", 0).result(WAIT_S)
         monkeypatch.setattr(client._core, "tick", refuse)
         futures = [client.pull("w", 1) for _ in range(3)]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_of
+from store_cluster import WAIT_S, NamedClient, constant, key_of, store_of, stores_of, table_of
 from weft_kvstore import (
     DescriptionError,
     EvictionDescription,
@@ -25,7 +25,6 @@ from weft_kvstore import (
     describe,
     read_description,
 )
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.holdings import holdings
@@ -190,7 +189,7 @@ def test_rows_beyond_the_memory_lie_in_a_file_until_the_job_is_closed(tmp_path: 
         server.open(placed, 0)
         held = files_in(tmp_path)
         assert held >= 4, "values and momentum of both large tables"
-        with StoreClient(placed, 0) as store:
+        with NamedClient(placed, 0) as store:
             ids = np.random.default_rng(1).permutation(rows)[: rows // 2]
             gradient = np.repeat(np.arange(len(ids), dtype=np.float32)[:, None], width, axis=1)
             for key in ("t", "g"):

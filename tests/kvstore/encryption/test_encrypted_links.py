@@ -16,10 +16,9 @@ import pytest
 from face_stores import WAIT_S
 from free_ports import free_port
 from same_host_children import wait_until
-from store_cluster import served
+from store_cluster import NamedClient, served
 from store_proxies import TcpProxy
 from weft_kvstore import Key, KVStore, StoreDescription, StoreError, StoreLostError, StoreRefusedError, describe
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.check import CurveKeyError
 from weft_kvstore.encryption import CurveAuthenticator, CurveKeys, make_key_files, new_curve_keys
 from weft_kvstore.serving.shard_server import ShardServer
@@ -210,7 +209,7 @@ def test_nothing_of_what_passes_can_be_read_where_links_are_encrypted(is_encrypt
 
 def told(description: StoreDescription, keys: CurveKeys) -> list[bool]:
     """Of each shard whether it is said to have another key, once that is said of the last one."""
-    with StoreClient(description, 0, settings=APART, curve_keys=keys) as client:
+    with NamedClient(description, 0, settings=APART, curve_keys=keys) as client:
 
         def found() -> list[bool]:
             return ["another CURVE key than the" in (link.trouble or "") for link in client.statistics().links]
@@ -245,7 +244,7 @@ def test_another_key_is_told_as_such_where_a_call_fails_for_silence() -> None:
 def test_handshakes_that_a_proxy_drops_before_the_shard_is_there_keep_nobody_out() -> None:
     with encrypted(described(), settings=APART) as (found, (shard,)), TcpProxy(shard.endpoint) as proxy:
         proxy.cut()
-        with StoreClient(found, 0, settings=APART, endpoints=[proxy.endpoint]) as client:
+        with NamedClient(found, 0, settings=APART, endpoints=[proxy.endpoint]) as client:
             wait_until(lambda: "another CURVE key" in (client.statistics().links[0].trouble or ""))
             proxy.restore()
             pulled = client.pull("w", 0)
@@ -279,7 +278,7 @@ def test_a_client_does_not_begin_with_keys_that_are_none(tmp_path: Path) -> None
     public, secret, keys = make_key_files(tmp_path / "me")
     found = msgspec.structs.replace(described(), curve_keys=(new_curve_keys().public,))
     with pytest.raises(CurveKeyError, match="does not belong"):
-        StoreClient(found, 0, curve_keys=CurveKeys(new_curve_keys().public, keys.secret))
+        NamedClient(found, 0, curve_keys=CurveKeys(new_curve_keys().public, keys.secret))
     for file, told in ((public, "everybody|no secret key"), (tmp_path / "nothing", "nothing")):
         with pytest.raises((CurveKeyError, FileNotFoundError), match=told):
             KVStore.connect(found, 0, curve_keys=file)

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_of
+from store_cluster import WAIT_S, ByName, constant, key_of, store_of, stores_of, table_of
 from store_raw import hello_of
 from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore import hyper as hyper_module
-from weft_kvstore.client.calls import Store
 from weft_kvstore.description.check import DescriptionError
 from weft_kvstore.description.form import Key, describe
 from weft_kvstore.description.records import Mode, StoreDescription
@@ -113,7 +112,7 @@ def test_all_shards_use_a_changed_rate_from_its_step_on(seed: int) -> None:
         assert rates_used(value, slots) == sum(expected), name
 
 
-def replaced(simulation: Simulation, training: Training, slot: int, step: int) -> Store:
+def replaced(simulation: Simulation, training: Training, slot: int, step: int) -> ByName:
     """A new process of the slot, which goes on from a step."""
     training.steps[slot] = step
     training.pushed[slot] = [[]] * step
@@ -182,26 +181,26 @@ def test_a_change_that_fails_at_its_deadline_still_comes_before_the_pushes_of_it
         assert rates_used(value, 1) == 0.5, name
 
 
-def run(store: Store, keys: Sequence[str], steps: range) -> None:
+def run(store: ByName, keys: Sequence[str], steps: range) -> None:
     for step in steps:
         for key in keys:
             store.push(key, step, np.ones(9, np.float32)).result(WAIT_S)
         store.push("t", step, np.ones((8, 3), np.float32), np.arange(8)).result(WAIT_S)
 
 
-def summed(store: Store, key: str, version: int) -> float:
+def summed(store: ByName, key: str, version: int) -> float:
     if key == "t":
         return rates_used(store.pull("t", version, np.arange(8)).result(WAIT_S), 1)
     return rates_used(store.pull(key, version).result(WAIT_S), 1)
 
 
 @pytest.fixture(params=["network", "local"])
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[[StoreDescription], Store]]:
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[StoreDescription], ByName]]:
     with ExitStack() as stack:
         yield lambda description: stack.enter_context(stores_of(request.param, description))[0]  # type: ignore[return-value]
 
 
-Make = Callable[[StoreDescription], Store]
+Make = Callable[[StoreDescription], ByName]
 
 
 def test_a_number_takes_the_place_of_a_schedule_from_its_step_on(make: Make) -> None:

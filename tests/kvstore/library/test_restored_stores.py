@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from store_cluster import served
 from weft_kvstore import Key, KVStore, StoreDescription, StoreRefusedError, StoreTimeoutError, describe
+from weft_kvstore.client.operation import RowOperation
 from weft_kvstore.wire.messages import PayloadKind
 
 WAIT_S = 60.0
@@ -272,17 +274,19 @@ def test_what_does_not_fit_a_table_is_not_restored() -> None:
         ):
             with pytest.raises(StoreRefusedError, match=told):
                 call()
-        ids = np.zeros(1, np.int64)
-        sent = store._store.push("t", 1, rows, ids, kind=PayloadKind.RESTORED_STATE)
+        table, ids = store._registry.table("t", "restore_rows"), (np.zeros(1, np.int64), 1)
+
+        def sent(step: int, kind: PayloadKind) -> Future[None]:
+            return store._store.submit(RowOperation(table, payload_kind=kind, step=step, arrays=rows, ids=ids))
+
         with pytest.raises(StoreRefusedError, match="there is state of rows whose values were not restored"):
-            sent.result(WAIT_S)
-        store._store.push("t", 1 << 59, rows, ids, kind=PayloadKind.RESTORED).result(WAIT_S)
+            sent(1, PayloadKind.RESTORED_STATE).result(WAIT_S)
+        sent(1 << 59, PayloadKind.RESTORED).result(WAIT_S)
         with pytest.raises(StoreRefusedError, match="at version 3: it is restored at version 576460752303423488"):
             store.restore_rows("t", [0], rows, step=3).result(WAIT_S)
         for step, told in ((3, "the rule has 2 state arrays, not 3"), (0, "not 0")):
-            sent = store._store.push("t", step, rows, ids, kind=PayloadKind.RESTORED_STATE)
             with pytest.raises(StoreRefusedError, match=told):
-                sent.result(WAIT_S)
+                sent(step, PayloadKind.RESTORED_STATE).result(WAIT_S)
 
 
 def test_a_table_of_committed_steps_is_not_restored() -> None:

@@ -19,6 +19,8 @@ import pytest
 from same_host_children import Child, arena_maps, arenas_anywhere, wait_until
 from store_cluster import (
     WAIT_S,
+    NamedClient,
+    NamedStore,
     clients_of,
     gradients_of,
     key_of,
@@ -31,10 +33,8 @@ from store_cluster import (
 from store_processes import shard_processes
 from store_proxies import TcpProxy
 from store_raw import RawPeer, hello_of, pull_of, push_of, raw_peer
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import CommitDescription, StoreDescription
-from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.local import LocalStore
+from weft_kvstore.errors import StoreLostError, StoreTimeoutError
 from weft_kvstore.same_host import arrays as client_arrays
 from weft_kvstore.same_host import handover
 from weft_kvstore.same_host import memory as shared_memory
@@ -80,7 +80,7 @@ def gradient_list(description: StoreDescription, slot: int, step: int) -> list[n
     return [np.asarray(found[name]) for name in KEYS]
 
 
-def steps_of(clients: Sequence[StoreClient], description: StoreDescription, *, in_place: bool) -> list[list[bytes]]:
+def steps_of(clients: Sequence[NamedClient], description: StoreDescription, *, in_place: bool) -> list[list[bytes]]:
     """What the keys are after each step, as each slot sees it."""
     found = []
     for step in range(STEPS):
@@ -89,10 +89,10 @@ def steps_of(clients: Sequence[StoreClient], description: StoreDescription, *, i
             gradients = gradient_list(description, slot, step)
             if in_place:
                 for name, gradient in zip(KEYS, gradients, strict=True):
-                    client.gradient_buffer(name)[...] = gradient
-                gradients = [client.gradient_buffer(name) for name in KEYS]
+                    client.own_gradient(name)[...] = gradient
+                gradients = [client.own_gradient(name) for name in KEYS]
             pushes.append(client.push(KEYS, step, gradients))
-            out = [client.value_buffer(name) for name in KEYS] if in_place else None
+            out = [client.own_value(name) for name in KEYS] if in_place else None
             pulls.append(client.pull(KEYS, step + 1, out=out))
         values = [pull.result(WAIT_S) for pull in pulls]
         found += [[value.tobytes() for value in of_slot] for of_slot in values]
@@ -131,7 +131,7 @@ def test_values_are_read_where_the_shard_has_them_and_copied_where_it_shares_not
             shared = [link.shared_bytes_received for client in clients for link in client.statistics().links]
             assert all(shared) if shares else not any(shared)
             clients[0].pull("t", 0, np.arange(4)).result(WAIT_S)
-        with LocalStore(description) as store:
+        with NamedStore(description) as store:
             assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
 
 
@@ -160,7 +160,7 @@ def test_a_client_that_cannot_map_what_is_lent_has_its_payloads_as_bytes(monkeyp
             wait_until(lambda unshared=unshared: len(unshared) == 2)  # type: ignore[misc]  # mypy: no such lambda
             client.pull(KEYS, 0 if not found else STEPS).result(WAIT_S)
             assert not any(link.same_host for link in client.statistics().links)
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
 
 
@@ -196,7 +196,7 @@ def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.Mo
         assert 0 < sum(one.shared_bytes_sent for one in links) < sum(one.payload_bytes_sent for one in links)
         clients[0].push(KEYS, 0, gradient_list(description, 0, 0))
         values = clients[0].pull(KEYS, 1).result(WAIT_S)
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         for slot in (0, 1):
             gradients = gradient_list(description, slot, 0)
             store.at_slot(slot).push(KEYS, 0, gradients).result(WAIT_S)
@@ -209,7 +209,7 @@ def test_a_push_in_place_ends_when_nobody_reads_it_any_more(other: str | None) -
     """Also one with an array of the caller's own beside the buffer."""
     with served(keys_of(2)) as (description, shards), clients_of(description, LINK) as clients:
         wait_until_shared(clients)
-        buffers = [client.gradient_buffer("cut") for client in clients]
+        buffers = [client.own_gradient("cut") for client in clients]
         for slot, buffer in enumerate(buffers):
             buffer[...] = slot + 1
         before = clients[0].pull("cut", 0).result(WAIT_S)
@@ -231,7 +231,7 @@ def test_a_push_in_place_of_a_step_that_is_committed_ends_before_that() -> None:
     description = msgspec.structs.replace(keys_of(2), commit=CommitDescription())
     with served(description) as (description, _), clients_of(description, LINK) as clients:
         wait_until_shared(clients)
-        buffers = [client.gradient_buffer("cut") for client in clients]
+        buffers = [client.own_gradient("cut") for client in clients]
         for push in [client.push("cut", 0, buffer) for client, buffer in zip(clients, buffers, strict=True)]:
             push.result(WAIT_S)
 
@@ -240,7 +240,7 @@ def test_a_push_in_place_that_is_late_says_that_the_shard_has_it_and_counts() ->
     link = replace(LINK, request_timeout_s=0.5)
     with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
         wait_until_shared(clients)
-        buffers = [client.gradient_buffer("cut") for client in clients]
+        buffers = [client.own_gradient("cut") for client in clients]
         before = clients[0].pull("cut", 0).result(WAIT_S)
         for buffer in buffers:
             buffer[...] = 1
@@ -254,15 +254,12 @@ def test_a_push_in_place_that_is_late_says_that_the_shard_has_it_and_counts() ->
 def test_values_lie_in_the_buffer_that_was_given_and_nowhere_else() -> None:
     with served(keys_of(1)) as (description, _), clients_of(description, LINK) as (client,):
         wait_until_shared([client])
-        buffer = client.value_buffer("wide")
+        buffer = client.own_value("wide")
         assert client.pull("wide", 0, out=buffer).result(WAIT_S) is buffer
         own = client.pull("wide", 0).result(WAIT_S)
         assert np.array_equal(own, buffer)
         own[...] = 0
         assert buffer.any()
-        for name in ("t", "none"):
-            with pytest.raises(StoreRefusedError, match=name):
-                client.gradient_buffer(name)
 
 
 def test_rows_whole_keys_and_sets_pass_through_the_arena_too() -> None:
@@ -298,7 +295,7 @@ def test_what_was_in_place_when_the_connection_broke_counts_once_and_is_the_user
         clients = stack.enter_context(clients_of(description, LINK, endpoints))
         wait_until_shared(clients)
         before = clients[0].pull("cut", 0).result(WAIT_S)
-        buffer = clients[0].gradient_buffer("cut")
+        buffer = clients[0].own_gradient("cut")
         buffer[...] = 1
         push = clients[0].push("cut", 0, buffer)
         wait_until(lambda: all(shard.statistics()["received_frames"] for shard in shards))
@@ -318,16 +315,15 @@ WORKER = """
 import sys
 import threading
 import msgspec
-from store_cluster import wait_until_shared
+from store_cluster import NamedClient, wait_until_shared
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import CommitDescription, StoreDescription
-client = StoreClient(msgspec.json.decode(sys.argv[1], type=StoreDescription), 0)
+client = NamedClient(msgspec.json.decode(sys.argv[1], type=StoreDescription), 0)
 wait_until_shared([client])
-buffer = client.gradient_buffer("cut")
+buffer = client.own_gradient("cut")
 buffer[...] = 1
 client.push("cut", 0, buffer)
-client.pull("cut", 0, out=client.value_buffer("cut")).result()
+client.pull("cut", 0, out=client.own_value("cut")).result()
 print("pushed")
 sys.stdin.read()
 """
@@ -341,7 +337,7 @@ def test_nothing_is_left_of_a_worker_that_is_killed_and_its_gradient_counts() ->
             wait_until(lambda: all(shard.statistics()["arenas"] == 1 for shard in shards))
             child.kill()
         wait_until(lambda: all(shard.statistics()["arenas"] == 0 for shard in shards))
-        with StoreClient(description, 1, settings=LINK) as client:
+        with NamedClient(description, 1, settings=LINK) as client:
             before = client.pull("cut", 0).result(WAIT_S)
             client.push("cut", 0, np.full((40, 33), 2, np.float32)).result(WAIT_S)
             assert np.array_equal(client.pull("cut", 1).result(WAIT_S), before - np.float32(1.5))
@@ -354,9 +350,9 @@ def test_a_shard_that_is_killed_takes_nothing_with_it_and_futures_fail(tmp_path:
     with ExitStack() as stack:
         description, start = stack.enter_context(shard_processes(keys_of(2), tmp_path))
         processes = [start(shard) for shard in range(2)]
-        client = stack.enter_context(StoreClient(description, 0, settings=link))
+        client = stack.enter_context(NamedClient(description, 0, settings=link))
         wait_until_shared([client])
-        buffer = client.gradient_buffer("cut")
+        buffer = client.own_gradient("cut")
         buffer[...] = 1
         push = client.push("cut", 0, buffer)
         processes[1].kill()
@@ -461,7 +457,7 @@ def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_
             if in_memory:
                 given.close()
             wait_until(lambda: shards[0].statistics()["arenas"] == 0)
-        with StoreClient(msgspec.structs.replace(description), 0, incarnation=2, settings=LINK) as client:
+        with NamedClient(msgspec.structs.replace(description), 0, incarnation=2, settings=LINK) as client:
             client.push("cut", 0, np.ones((40, 33), np.float32)).result(WAIT_S)
             client.pull("cut", 1).result(WAIT_S)
             wait_until(lambda: not held.pinned.any())

@@ -16,8 +16,7 @@ import pytest
 import zmq
 
 from same_host_children import wait_until
-from store_cluster import WAIT_S, key_of, store_of
-from weft_kvstore.client.store_client import StoreClient
+from store_cluster import WAIT_S, NamedClient, key_of, store_of
 from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_S, Connections, Router
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -52,7 +51,7 @@ def test_connections_without_a_hello_are_bounded_and_clients_come_and_stay() -> 
         server.open(description, 0)
         description = msgspec.structs.replace(description, shards=(server.endpoint,))
         host, port = server.endpoint.removeprefix("tcp://").split(":")
-        first = stack.enter_context(StoreClient(description, 0, settings=LINK))
+        first = stack.enter_context(NamedClient(description, 0, settings=LINK))
         before = first.pull("w", 0).result(WAIT_S)
         silent = []
         for number in range(MAX_UNKNOWN + BEYOND):
@@ -60,7 +59,7 @@ def test_connections_without_a_hello_are_bounded_and_clients_come_and_stay() -> 
             if number % 2:  # half a greeting
                 silent[-1].send(b"\xff\0\0\0\0\0\0\0\x01\x7f")
         assert closed(silent, BEYOND) >= BEYOND
-        second = stack.enter_context(StoreClient(description, 1, settings=LINK))
+        second = stack.enter_context(NamedClient(description, 1, settings=LINK))
         for step in range(3):
             for client in (first, second):
                 client.push("w", step, np.ones(16, np.float32))
@@ -196,7 +195,7 @@ def test_clients_hear_their_shard_while_it_reads_a_message_of_very_many_parts(mo
     with ShardServer(settings=settings) as server:
         server.open(description, 0)
         description = msgspec.structs.replace(description, shards=(server.endpoint,))
-        with StoreClient(description, 0, settings=settings) as client:
+        with NamedClient(description, 0, settings=settings) as client:
             client.pull("w", 0).result(WAIT_S)
             (link,) = client._core.links
             with monkeypatch.context() as patched:

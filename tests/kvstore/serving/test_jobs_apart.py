@@ -14,10 +14,9 @@ import pytest
 import misbehaving_shard_child
 from kvstore_daemon import Served, allocation, children_of, until_idle
 from same_host_children import wait_until
-from store_cluster import WAIT_S, key_of, store_of
+from store_cluster import WAIT_S, NamedClient, key_of, store_of
 from weft.api.lifecycle import AllocationEvent
 from weft_kernels.rules.lookup import rules
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings
@@ -65,7 +64,7 @@ def test_a_job_that_never_ends_takes_all_memory_or_crashes_leaves_the_others_ste
     honest = served.opened(honest, "honest")
     wrong = served.opened(described("wrong", rule), "wrong", allocation(honest, "honest"))
     quick = LinkSettings(silence_s=WAIT_S, request_timeout_s=wait_s)
-    with StoreClient(honest, 0, settings=LINK) as client, StoreClient(wrong, 0, settings=quick) as other:
+    with NamedClient(honest, 0, settings=LINK) as client, NamedClient(wrong, 0, settings=quick) as other:
         expected = client.pull("w", 0).result(WAIT_S).copy()
         other.push("w", 0, np.ones(300, np.float32))
         waiting = other.pull("w", 1)
@@ -89,7 +88,7 @@ def test_of_many_jobs_one_after_the_other_and_at_once_nothing_stays(served: Serv
 
     def train(name: str, *beside: StoreDescription) -> None:
         description = served.opened(described(name), name, *(allocation(one, one.job) for one in beside))
-        with StoreClient(description, 0, settings=LINK) as client:
+        with NamedClient(description, 0, settings=LINK) as client:
             client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
             client.pull("w", 1).result(WAIT_S)
 

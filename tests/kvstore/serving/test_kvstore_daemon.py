@@ -17,10 +17,9 @@ from pydantic import ValidationError
 from kvstore_daemon import Served, allocation, children_of, jobs_of, until_idle
 from same_host_children import wait_until
 from shard_command import weft_kvstore
-from store_cluster import WAIT_S, key_of, store_of
+from store_cluster import WAIT_S, NamedClient, key_of, store_of
 from weft.api.agent import AgentKind
 from weft.api.lifecycle import AllocationEvent
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription, descriptions
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
@@ -56,7 +55,7 @@ def test_a_daemon_opens_what_is_ordered_and_ends_what_is_ordered_no_more(served:
     registration = served.members.registration
     assert (registration.kind, registration.name) == (AgentKind.SHARD, "shard-0")
     first = served.opened(described(), "a")
-    client = StoreClient(first, 0, settings=QUICK)
+    client = NamedClient(first, 0, settings=QUICK)
     assert client.pull("w", 0).result(WAIT_S).shape == (300,)
     waiting = client.pull("w", 1)
     served.opened(described(term=2), "b")
@@ -89,7 +88,7 @@ def test_a_process_that_dies_fails_its_job_by_its_cause_and_no_other(served: Ser
     other = served.opened(described(job="other"), "b")
     died = served.opened(described(), "a", allocation(other, "b"))
     _, process = children_of(served)
-    with StoreClient(other, 0, settings=QUICK) as client:
+    with NamedClient(other, 0, settings=QUICK) as client:
         client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
         os.kill(process, signal.SIGSEGV)
         number, event, reason = served.heard()
@@ -107,7 +106,7 @@ def test_a_daemons_statistics_are_those_of_its_children_and_stay_when_they_end(s
     first, second = served.opened(described(), "a"), None
     second = served.opened(described(job="other"), "b", allocation(first, "a"))
     for one in (first, second):
-        with StoreClient(one, 0, settings=QUICK) as client:
+        with NamedClient(one, 0, settings=QUICK) as client:
             client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
     wait_until(lambda: served.daemon.statistics()["received_frames"] == begun["received_frames"] + 2)
     here = served.daemon.statistics()

@@ -21,8 +21,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from store_cluster import WAIT_S, key_of, store_of, wait_until_shared
-from weft_kvstore.client.store_client import StoreClient
+from store_cluster import WAIT_S, NamedClient, key_of, store_of, wait_until_shared
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import (
@@ -60,7 +59,7 @@ def test_a_shard_that_worked_tells_what_it_did() -> None:
     with ShardServer() as server:
         here = msgspec.structs.replace(description, shards=(server.endpoint,))
         server.open(here, 0)
-        with StoreClient(here, 0, settings=LINK) as first, StoreClient(here, 1, settings=LINK) as second:
+        with NamedClient(here, 0, settings=LINK) as first, NamedClient(here, 1, settings=LINK) as second:
             for step in range(3):
                 pushed = first.push("w", step, np.ones(elements, np.float32))
                 first.pull("w", step).result(WAIT_S)  # What the shard answers last, it has heard before.
@@ -89,7 +88,7 @@ def test_what_passes_through_shared_memory_is_told_beside_what_passes_the_socket
     with ShardServer() as server:
         here = msgspec.structs.replace(description, shards=(server.endpoint,))
         server.open(here, 0)
-        with StoreClient(here, 0, settings=LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)) as client:
+        with NamedClient(here, 0, settings=LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)) as client:
             wait_until_shared([client])
             client.push("w", 0, np.ones(payload // 4, np.float32)).result(WAIT_S)
             client.pull("w", 1).result(WAIT_S)

@@ -15,9 +15,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, key_of, store_of
+from store_cluster import WAIT_S, NamedClient, key_of, store_of
 from weft.agent.children import Child, Forkserver, ProcessLimits
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveKeys, new_curve_keys
 from weft_kvstore.errors import StoreError
@@ -58,8 +57,8 @@ def begun(
     return child, child.lines()
 
 
-def connected(description: StoreDescription, endpoint: str) -> StoreClient:
-    return StoreClient(msgspec.structs.replace(description, shards=(endpoint,)), 0, settings=LINK)
+def connected(description: StoreDescription, endpoint: str) -> NamedClient:
+    return NamedClient(msgspec.structs.replace(description, shards=(endpoint,)), 0, settings=LINK)
 
 
 def ready(said: Iterator[dict[str, Any]]) -> str:
@@ -188,16 +187,16 @@ def test_nobody_but_the_jobs_own_workers_can_talk_to_a_child_with_keys(forkserve
     child, said = begun(forkserver, described(), curve=shard, clients=(workers.public,))
     here = described(curve_keys=(shard.public,), job="job")
     here = msgspec.structs.replace(here, shards=(ready(said),))
-    with StoreClient(here, 0, settings=LINK, curve_keys=workers) as client:
+    with NamedClient(here, 0, settings=LINK, curve_keys=workers) as client:
         assert client.pull("w", 0).result(WAIT_S).shape == (300,)
         for keys in (stranger, None):
             with (
-                StoreClient(here, 0, incarnation=9, settings=LINK, curve_keys=keys) as other,
+                NamedClient(here, 0, incarnation=9, settings=LINK, curve_keys=keys) as other,
                 pytest.raises(StoreError, match="rejects a client with the CURVE key"),
             ):
                 other.pull("w", 0).result(WAIT_S)
         plain = msgspec.structs.replace(here, curve_keys=())
-        with StoreClient(plain, 0, incarnation=9, settings=LINK) as other, pytest.raises(StoreError):
+        with NamedClient(plain, 0, incarnation=9, settings=LINK) as other, pytest.raises(StoreError):
             other.pull("w", 0).result(WAIT_S)
         assert client.pull("w", 0).result(WAIT_S).shape == (300,)
     stop(child, said)

@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, key_of, store_of
+from store_cluster import WAIT_S, NamedClient, key_of, store_of
 from store_floods import SLICE, SLICES, Say, flooding, nonsense, pings, pulls, pushes, small_pushes
 from store_raw import hello_of
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -49,7 +48,7 @@ def test_slots_that_flood_stop_no_step_of_another_and_change_no_value(say: Say) 
     with served(disturbed()) as description:
         names = [key.key for key in description.keys[1:]]
         gradients = [np.ones(key.shape, np.float32) for key in description.keys[1:]]
-        with StoreClient(description, 0, settings=LINK) as honest, flooding(description, say) as flood:
+        with NamedClient(description, 0, settings=LINK) as honest, flooding(description, say) as flood:
             first = honest.pull(names, 0).result(WAIT_S)
             until = time.monotonic() + WAIT_S
             while flood.said <= 10 * FLOODING:

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from store_cluster import NamedClient
 from weft_graph.rules.graph import rule_graph_to_json
 from weft_graph.rules.torch_variants import variant
 from weft_kvstore import Key, StoreDescription, describe
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import EvictionDescription, GrowthDescription, Sparse
 from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.serving.shard_server import ShardServer
@@ -90,7 +90,7 @@ def described(rule: Mapping[str, Any], shards: int) -> StoreDescription:
 class Cluster:
     """Shards and the clients of both slots, over TCP."""
 
-    def __init__(self, found: StoreDescription, servers: Sequence[ShardServer], clients: Sequence[StoreClient]) -> None:
+    def __init__(self, found: StoreDescription, servers: Sequence[ShardServer], clients: Sequence[NamedClient]) -> None:
         self._nothing = [key.key for key in found.keys if key.key not in {**KEYS, **TABLES}]
         self.servers = servers
         self.clients = clients
@@ -151,7 +151,7 @@ def cluster(rule: Mapping[str, Any], shards: int, snapshot: Snapshot | None = No
         found = msgspec.structs.replace(description, shards=tuple(server.endpoint for server in servers))
         for number, server in enumerate(servers):
             server.open(found, number, snapshot=snapshot)
-        clients = [stack.enter_context(StoreClient(found, slot, settings=APART)) for slot in range(2)]
+        clients = [stack.enter_context(NamedClient(found, slot, settings=APART)) for slot in range(2)]
         if snapshot is None:  # Otherwise it has its value.
             clients[0].set("given", 0, np.arange(6, dtype=np.float32)).result(WAIT_S)
             told = np.arange(61 * 4, dtype=np.float32).reshape(61, 4)

@@ -16,13 +16,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, open_pulls, served, store_of, table_of
+from store_cluster import (
+    WAIT_S,
+    Array,
+    NamedClient,
+    NamedStore,
+    clients_of,
+    gradients_of,
+    key_of,
+    open_pulls,
+    served,
+    store_of,
+    table_of,
+)
 from store_cluster import given as given_key
 from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, changed_rows, column, hello_of, pull_of, raw_peer
 from store_raw import push_of as a_push
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.local import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, encode
@@ -71,7 +81,7 @@ class Served:
 
     description: StoreDescription
     server: ShardServer
-    clients: list[StoreClient]
+    clients: list[NamedClient]
     step: int = 0
     expected: dict[str, Array] = field(default_factory=dict)
 
@@ -115,7 +125,7 @@ def shard() -> Iterator[Served]:
         description, servers = stack.enter_context(served(description, link))
         clients = []
         for slot in range(SLOTS):
-            clients.append(StoreClient(description, slot, settings=link))
+            clients.append(NamedClient(description, slot, settings=link))
             stack.callback(clients[-1].close)
         yield Served(description, servers[0], clients)
 
@@ -361,7 +371,7 @@ def test_frames_of_an_older_incarnation_are_refused() -> None:
         ghost.say(push, old.tobytes())
         ghost.hear(Acknowledge)
         first = clients[0].pull("w", 0).result(WAIT_S)
-        successor = StoreClient(description, 1, incarnation=3)
+        successor = NamedClient(description, 1, incarnation=3)
         try:
             successor.pull("w", 0).result(WAIT_S)
             before = server.statistics()
@@ -435,7 +445,7 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again() -> None:
 
 
 def shard_first(description: StoreDescription) -> Array:
-    with LocalStore(description) as store:
+    with NamedStore(description) as store:
         return store.pull("t", 0, ALL_ROWS).result(WAIT_S)
 
 

@@ -21,15 +21,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store_cluster import ByName, key_of, slices_on, store_of, watch_added
 from store_cluster import given as given_key
-from store_cluster import key_of, slices_on, store_of, watch_added
 from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import BucketSteps, PullWait
-from weft_kvstore.client.calls import Store
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import LinkSettings
@@ -245,7 +244,7 @@ def programs(draw: st.DrawFn, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT)
     return Program(description, steps, nothing, frozenset(sets), many=draw(st.booleans()), runs=draw(st.booleans()))
 
 
-def tell(store: Store, program: Program, version: int, key: KeyDescription) -> list[Any]:
+def tell(store: ByName, program: Program, version: int, key: KeyDescription) -> list[Any]:
     """Sets the value; rows of a table in two calls."""
     ids, value = program.told(version, key.key)
     if not key.rows:
@@ -294,14 +293,14 @@ def do_step(simulation: Simulation, program: Program, slot: int, step: int, choo
     return [Call(step, future) for future in begun] + [Call(step, future, tuple(keys)) for keys, future in pulls]
 
 
-def values_of(store: Store, keys: list[KeyDescription], version: int, *, many: bool) -> list[tuple[list[str], Any]]:
+def values_of(store: ByName, keys: list[KeyDescription], version: int, *, many: bool) -> list[tuple[list[str], Any]]:
     """Pulls of a step's values, with the keys of each."""
     dense = [key.key for key in keys if not key.rows] if many else []
     pulls = [([key.key], value_of(store, key, version)) for key in keys if key.key not in dense]
     return [*pulls, (dense, store.pull(dense, version))] if dense else pulls
 
 
-def value_of(store: Store, key: KeyDescription, version: int, *, settled: bool = False, state: bool = False) -> Any:
+def value_of(store: ByName, key: KeyDescription, version: int, *, settled: bool = False, state: bool = False) -> Any:
     ids = np.arange(key.shape[0]) if key.rows else None
     return store.pull(key.key, version, ids, settled=settled, state=state)
 

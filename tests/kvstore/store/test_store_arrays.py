@@ -7,9 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, constant, key_of, served, store_of
+from store_cluster import WAIT_S, NamedClient, constant, key_of, served, store_of
 from store_proxies import TcpProxy
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreClosedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
 
@@ -27,8 +26,8 @@ def test_nothing_reads_a_gradient_whose_push_has_failed(fails: str) -> None:
     with (
         served(description, patient) as (there, servers),
         TcpProxy(servers[0].endpoint) as proxy,
-        StoreClient(there, 0, settings=hasty, endpoints=[proxy.endpoint]) as one,
-        StoreClient(there, 1, settings=patient) as second,
+        NamedClient(there, 0, settings=hasty, endpoints=[proxy.endpoint]) as one,
+        NamedClient(there, 1, settings=patient) as second,
     ):
         one.pull("w", 0).result(WAIT_S)
         proxy.flows.clear()
@@ -45,7 +44,7 @@ def test_nothing_reads_a_gradient_whose_push_has_failed(fails: str) -> None:
         else:
             closing.join(WAIT_S)
             proxy.wait_ended()
-            with StoreClient(there, 0, settings=patient, incarnation=2) as again:
+            with NamedClient(there, 0, settings=patient, incarnation=2) as again:
                 again.push("w", 0, other).result(WAIT_S)
         assert 8 * np.float32(1000).tobytes() not in proxy.up
         second.push("w", 0, other).result(WAIT_S)

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_of
+from store_cluster import WAIT_S, ByName, constant, key_of, store_of, stores_of, table_of
 from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore.arrays import UNIT_EXPONENT, exact_sum, norm_of, terms_of
-from weft_kvstore.client.calls import Store
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
@@ -47,7 +46,7 @@ def ids_of(slot: int) -> np.ndarray:
     return np.arange(slot, 30, 2)
 
 
-def push_all(store: Store, slot: int, step: int, scale: float = 1.0) -> Future[StepOutcome | None]:
+def push_all(store: ByName, slot: int, step: int, scale: float = 1.0) -> Future[StepOutcome | None]:
     scaled = np.float32(scale)
     store.push("a", step, gradient(slot, step, (40, 8)) * scaled)
     store.push("b", step, gradient(slot, step, (5,)) * scaled)
@@ -64,7 +63,7 @@ def merged(step: int) -> dict[str, np.ndarray]:
     return {"a": np.asarray(a), "b": np.asarray(b), "t": table}
 
 
-def values_of(store: Store, version: int) -> dict[str, np.ndarray]:
+def values_of(store: ByName, version: int) -> dict[str, np.ndarray]:
     pulls = {"a": store.pull("a", version), "b": store.pull("b", version)}
     pulls["t"] = store.pull("t", version, np.arange(30))
     return {key: pull.result(WAIT_S) for key, pull in pulls.items()}
@@ -141,7 +140,7 @@ def test_a_step_that_overflows_is_skipped_and_the_scale_halves_and_grows_again(k
     assert scales == [2.0**16, 2.0**15, 2.0**15, 2.0**16, 2.0**16, 2.0**17]
 
 
-def push_rows_of(store: Store, slot: int, version: int, step: int) -> None:
+def push_rows_of(store: ByName, slot: int, version: int, step: int) -> None:
     """The gradients of a step as those of another version."""
     store.push("a", version, gradient(slot, step, (40, 8)))
     store.push("b", version, gradient(slot, step, (5,)))

@@ -24,12 +24,10 @@ from compressed_store import (
     merged_key,
 )
 from face_stores import faces
-from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of
+from store_cluster import WAIT_S, ByName, NamedClient, clients_of, constant, key_of, served, store_of, stores_of
 from store_raw import column, hello_of, push_of, raw_peer, values_of
 from store_simulation import Simulation
 from weft_kvstore import Key, describe
-from weft_kvstore.client.calls import Store, consistent_read
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import (
     CommitDescription,
     CompressionDescription,
@@ -39,6 +37,7 @@ from weft_kvstore.description.records import (
     StoreDescription,
 )
 from weft_kvstore.errors import StoreLostError, StoreTimeoutError
+from weft_kvstore.library.calls import WholeKeys, consistent_read
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import codec_of, routing_of
@@ -54,7 +53,7 @@ def names_of(description: StoreDescription) -> list[str]:
     return [key.key for key in description.keys]
 
 
-def push_all(store: Store, description: StoreDescription, slot: int, step: int, *, at: int | None = None) -> Any:
+def push_all(store: ByName, description: StoreDescription, slot: int, step: int, *, at: int | None = None) -> Any:
     gradients = [gradient_of(key, slot, step) for key in description.keys]
     return store.push(names_of(description), step if at is None else at, gradients)
 
@@ -149,7 +148,7 @@ def test_the_first_values_state_and_what_is_read_for_itself_travel_as_they_are()
         "first": lambda: store.pull(names, 0),
         "settled": lambda: store.pull(names, 1, settled=True),
         "exact": lambda: store.pull(names, 1, exact=True),
-        "consistent": lambda: consistent_read(store, names, range(len(names))),
+        "consistent": lambda: consistent_read(WholeKeys(store.named, store, "pull", store.key_set(names))),
         "state": lambda: store.pull("w", 1, state=True),
         "small": lambda: store.pull("small", 1),
         "weights": lambda: store.pull("w", 1),
@@ -286,7 +285,7 @@ def test_what_keeps_a_residual_is_divided_by_the_loss_scale_before() -> None:
                 np.testing.assert_array_equal(stores[0].pull("w", step + 1).result(WAIT_S), wanted)
 
 
-def residuals_of(store: StoreClient) -> dict[str, np.ndarray]:
+def residuals_of(store: NamedClient) -> dict[str, np.ndarray]:
     """Copies, while nothing is under way."""
     return {key: array.copy() for key, array in store._core.encoders.residuals.items()}
 
@@ -494,11 +493,11 @@ def test_arrays_in_memory_shared_with_shards_travel_compressed_too() -> None:
         for step in range(3):
             pushes = []
             for slot, store in enumerate(stores):
-                gradients = [store.gradient_buffer(name) for name in names]
+                gradients = [store.own_gradient(name) for name in names]
                 for gradient, key in zip(gradients, description.keys, strict=True):
                     gradient[...] = gradient_of(key, slot, step)
                 pushes.append(store.push(names, step, gradients))
-            outs = [[store.value_buffer(name) for name in names] for store in stores]
+            outs = [[store.own_value(name) for name in names] for store in stores]
             pulls = [store.pull(names, step + 1, out=out) for store, out in zip(stores, outs, strict=True)]
             plain.step(step)
             for done in [*pushes, *pulls]:

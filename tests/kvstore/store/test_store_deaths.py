@@ -18,10 +18,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, clients_of, key_of, served, store_of, table_of
+from store_cluster import WAIT_S, NamedClient, clients_of, key_of, served, store_of, table_of
 from store_processes import shard_processes
 from store_simulation import Simulation
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.settings import LinkSettings
@@ -126,17 +125,17 @@ def test_whoever_dies_at_any_message_is_named_to_all_who_wait(victim: str) -> No
 
 WORKER = """
 import sys, msgspec, numpy as np
-from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore import KVStore
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.peer import Peer
 description = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=StoreDescription)
-store = StoreClient(description, 1, settings=LinkSettings())
+store = KVStore.connect(description, 1)
 for step in range(100000):
-    store.push("a", step, np.ones(16, np.float32))
-    store.push("b", step, np.ones(40, np.float32))
-    store.pull("a", step + 1).result()
-    store.pull("b", step + 1).result()
+    store.push("a", np.ones(16, np.float32))
+    store.push("b", np.ones(40, np.float32))
+    store.pull("a").result()
+    store.pull("b").result()
 """
 
 
@@ -153,7 +152,7 @@ def worker(description: StoreDescription, directory: Path) -> Iterator[subproces
         process.wait(WAIT_S)
 
 
-def trains(client: StoreClient, first: int, steps: int) -> Iterator[Future[Any]]:
+def trains(client: NamedClient, first: int, steps: int) -> Iterator[Future[Any]]:
     for step in range(first, first + steps):
         yield client.push("a", step, np.ones(16, np.float32))
         yield client.push("b", step, np.ones(40, np.float32))
@@ -179,7 +178,7 @@ def test_a_worker_that_is_killed_is_named_to_the_others(tmp_path: Path) -> None:
         description, _ = stack.enter_context(served(described(2), settings))
         keys = tuple(key for key in description.keys if not key.rows)
         process = stack.enter_context(worker(description, tmp_path))
-        client = StoreClient(description, 0, settings=settings)
+        client = NamedClient(description, 0, settings=settings)
         stack.callback(client.close)
         assert len(keys) == 2
         for future in trains(client, 0, last):

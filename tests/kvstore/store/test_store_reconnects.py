@@ -8,10 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import constant, key_of, store_of, table_of
+from store_cluster import NamedClient, constant, key_of, store_of, table_of
 from store_proxies import TcpProxy
 from store_simulation import Simulation
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError, StoreLostError
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -146,7 +145,7 @@ def test_a_frame_that_takes_longer_to_arrive_than_a_silent_link_is_kept_arrives_
     with ShardServer(settings=settings) as server, TcpProxy(server.endpoint, rate=4e6) as proxy:
         described = msgspec.structs.replace(description, shards=(proxy.endpoint,))
         server.open(described, 0)
-        with StoreClient(described, 0, settings=settings) as client:
+        with NamedClient(described, 0, settings=settings) as client:
             client.pull("w", 0).result(PATIENCE_S)
             client.push("w", 0, np.ones(1 << 20, np.float32)).result(PATIENCE_S)
             np.testing.assert_array_equal(client.pull("w", 1).result(PATIENCE_S), np.float32(-1))

@@ -10,13 +10,22 @@ import numpy as np
 import pytest
 
 from rule_documents import normalized, rule_document
-from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of, table_of
+from store_cluster import (
+    WAIT_S,
+    Array,
+    ByName,
+    NamedStore,
+    clients_of,
+    gradients_of,
+    key_of,
+    served,
+    store_of,
+    table_of,
+)
 from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.rules.lookup import rule_from
-from weft_kvstore.client.calls import Store
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 
 SHAPES = {"a": (32, 32), "b": (1024,), "c": (825,), "d": (5,)}
@@ -49,7 +58,7 @@ def described(rule: str, shards: int) -> StoreDescription:
     return store_of(keys, slots=SLOTS, shards=shards, rule=RULES[rule], hyper=FASTER.get(rule, {}))
 
 
-def trained(stores: list[Store], description: StoreDescription) -> dict[str, Array]:
+def trained(stores: list[ByName], description: StoreDescription) -> dict[str, Array]:
     """Weights and states after `STEPS` steps."""
     for step in range(STEPS):
         for slot, store in enumerate(stores):
@@ -80,7 +89,7 @@ def plainly(description: StoreDescription, first: Mapping[str, Array]) -> dict[s
 
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_a_rule_has_the_same_bits_in_one_process_and_on_1_2_and_5_shards(rule: str) -> None:
-    with LocalStore(described(rule, 1)) as store:
+    with NamedStore(described(rule, 1)) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in SHAPES}
         expected = plainly(described(rule, 1), first)
         alone = trained([store, store.at_slot(1)], described(rule, 1))

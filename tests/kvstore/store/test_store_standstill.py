@@ -12,13 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, key_of, store_of
+from store_cluster import WAIT_S, NamedClient, NamedStore, key_of, store_of
 from store_simulation import Simulation
 from weft_kvstore import local
 from weft_kvstore.client import core
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreLostError
-from weft_kvstore.local import LocalStore
 from weft_kvstore.serving import shard_server
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -62,7 +60,7 @@ def test_a_store_in_a_process_that_stood_still_gives_no_call_up(monkeypatch: pyt
     monkeypatch.setattr(local, "time", clock)
     if not notices:
         monkeypatch.setattr(core, "STALL_S", float("inf"))
-    with LocalStore(DESCRIPTION, settings=LINK) as store:
+    with NamedStore(DESCRIPTION, settings=LINK) as store:
         store.push("k", 0, GRADIENT)
         waiting = store.pull("k", 1)
         store.pull("k", 0).result(WAIT_S)
@@ -85,8 +83,8 @@ def test_a_shard_that_stood_still_gives_no_slot_up(monkeypatch: pytest.MonkeyPat
     with ShardServer(settings=LINK, clock=lambda: time.monotonic() + stood_s[0]) as server:
         description = msgspec.structs.replace(DESCRIPTION, shards=(server.endpoint,))
         server.open(description, 0)
-        with StoreClient(description, 0, settings=LINK) as first:
-            with StoreClient(description, 1, settings=LINK) as second:
+        with NamedClient(description, 0, settings=LINK) as first:
+            with NamedClient(description, 1, settings=LINK) as second:
                 second.pull("k", 0).result(WAIT_S)
                 first.push("k", 0, GRADIENT).result(WAIT_S)
                 waiting = first.pull("k", 1)
@@ -100,6 +98,6 @@ def test_a_shard_that_stood_still_gives_no_slot_up(monkeypatch: pytest.MonkeyPat
                 with pytest.raises(StoreLostError, match="slot 1 left 10"):
                     waiting.result(WAIT_S)
                 return
-            with StoreClient(description, 1, settings=LINK, incarnation=2) as successor:
+            with NamedClient(description, 1, settings=LINK, incarnation=2) as successor:
                 successor.push("k", 0, GRADIENT)
                 assert waiting.result(WAIT_S).shape == (8,)

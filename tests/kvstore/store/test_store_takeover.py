@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import Array, key_of, store_of
+from store_cluster import Array, ByName, key_of, store_of
 from store_simulation import Simulation
 from weft_graph.program import Update
-from weft_kvstore.client.calls import Store
 from weft_kvstore.description.records import CommitDescription, StoreDescription
 
 SLOTS, STEPS = 3, 4
@@ -29,7 +28,7 @@ def described(*, clipped: bool = False) -> StoreDescription:
     return msgspec.structs.replace(description, commit=CommitDescription(clip_norm=0.5)) if clipped else description
 
 
-def trained(store: Store, slot: int, first: int) -> Generator[list[Future[Any]], None, None]:
+def trained(store: ByName, slot: int, first: int) -> Generator[list[Future[Any]], None, None]:
     """A slot's steps from the first on. Gradients depend on all values, so that a version too many changes the bits."""
     for step in range(first, STEPS):
         pulls = [store.pull(name, step) for name in ("a", "b")]
@@ -89,7 +88,7 @@ class Training:
         return found
 
     @staticmethod
-    def _begun(store: Store, slot: int) -> Generator[list[Future[Any]], None, None]:
+    def _begun(store: ByName, slot: int) -> Generator[list[Future[Any]], None, None]:
         asked = store.pull(list(SIZES), 0, settled=True, with_versions=True)
         yield [asked]
         yield from trained(store, slot, int(asked.result(0).lowest.min()))

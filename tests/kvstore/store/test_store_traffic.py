@@ -9,11 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, table_of
+from store_cluster import WAIT_S, NamedClient, clients_of, constant, key_of, served, store_of, table_of
 from store_processes import shard_processes
 from store_proxies import TcpProxy
 from store_raw import hello_of, pull_of, raw_peer
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.messages import Welcome
 
@@ -82,7 +81,7 @@ def test_a_client_that_asks_and_never_reads_costs_a_bounded_memory_and_holds_up_
     slow = store_of([key], slots=2, shards=1, slice_bytes=1 << 18, hyper={"lr": 1.0})
     with shard_processes(slow, tmp_path) as (description, start):
         process = start(0)
-        with raw_peer(description.shards[0]) as reader, StoreClient(description, 0, settings=settings) as client:
+        with raw_peer(description.shards[0]) as reader, NamedClient(description, 0, settings=settings) as client:
             assert isinstance(reader.greet(hello_of(description, 1)), Welcome)
             gradient = np.ones(SLOW_BYTES // 4, np.float32)
             client.push("w", 0, gradient).result(WAIT_S)

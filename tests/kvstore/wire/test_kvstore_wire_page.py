@@ -15,9 +15,9 @@ import pytest
 import weft_kvstore.client.core
 import weft_kvstore.shard.core
 from same_host_children import wait_until
+from store_cluster import NamedClient
 from store_messages import REQUESTS
 from weft_graph.program import Update
-from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, StoreDescription
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -77,7 +77,7 @@ def test_the_exchange_is_what_passes_between_client_and_shard(monkeypatch: pytes
     with ShardServer("tcp://127.0.0.1:0") as server:
         described = StoreDescription("job", 1, 1, 1, (server.endpoint,), (key,), "sgd", {"lr": 0.5}, 8, Merge.SLOT)
         server.open(described, 0)
-        with StoreClient(described, 0, settings=LinkSettings(same_host=False)) as store:
+        with NamedClient(described, 0, settings=LinkSettings(same_host=False)) as store:
             wait_until(lambda: len(log) == 2)
             store.push("w", 0, np.ones(4, np.float32)).result(20)
             assert store.pull("w", 1).result(20).tolist() == [0.5] * 4

@@ -12,7 +12,6 @@ import numpy as np
 from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
-from weft_kvstore.client.calls import Store
 from weft_kvstore.futures import on_end
 from weft_kvstore.store import StepOutcome
 from weft_worker.device import CPU
@@ -20,6 +19,7 @@ from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import Variable
 from weft_worker.own_values import OwnStore
 from weft_worker.plan import BoundNode, Plan, Segment
+from weft_worker.sharded_store import ShardedStore
 from weft_worker.step.computation import begin, run_piece
 from weft_worker.step.run import COMPUTE, InlineStore, StepRun
 from weft_worker.upload import Upload
@@ -196,7 +196,7 @@ class SharedValues:
     the same: of its gradient, and of its value.
     """
 
-    store: Store
+    store: ShardedStore
     variable: Variable
     _ahead: dict[str, tuple[int, Future[list[Array]], int]] = field(default_factory=dict)
     _pushed: list[Future[None]] = field(default_factory=list)
@@ -285,7 +285,7 @@ class SharedValues:
             pushed = self.store.push(keys, step, arrays)
             self._pushed.append(pushed)
             return pushed
-        future = self.store.pushpull(self.store.key_set(keys), step, arrays, out=out if in_place else None)
+        future = self.store.pushpull(keys, step, arrays, out=out if in_place else None)
         self._expect(keys, step + 1, future)
         return future
 
@@ -298,7 +298,7 @@ class SharedValues:
     def _arrays_of(self, key: str) -> tuple[Array, Array]:
         found = self._arrays.get(key)
         if found is None:
-            found = self._arrays[key] = self.store.gradient_buffer(key), self.store.value_buffer(key)
+            found = self._arrays[key] = self.store.buffers(key)
         return found
 
     def _expect(self, keys: Sequence[str], version: int, future: Future[Any]) -> None:

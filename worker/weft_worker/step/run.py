@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from weft_kernels.kernel import Array
-from weft_kvstore.client.calls import Store
 from weft_kvstore.futures import joined
 from weft_worker.device import CapturingDevice, CpuDevice, Device
 from weft_worker.engine.engine import Engine
@@ -17,6 +16,7 @@ from weft_worker.graphs import Graphs
 from weft_worker.local_update import LocalUpdateStore
 from weft_worker.plan import BoundNode, Piece, Plan
 from weft_worker.run_store import Readable, RunStore
+from weft_worker.sharded_store import ShardedStore
 from weft_worker.step.accumulation import StepPart
 from weft_worker.step.values import Ending, StepContext
 from weft_worker.table import ValueTable
@@ -61,9 +61,9 @@ class Runtime:
     nothing: tuple[str, ...] = ()
 
     @property
-    def many(self) -> Store | None:
+    def many(self) -> ShardedStore | None:
         """The store, where it takes many keys in one call."""
-        return self.store if isinstance(self.store, Store) else None
+        return self.store if isinstance(self.store, ShardedStore) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
