@@ -58,7 +58,7 @@ class ByName(Store):
         return self.named.key_set(keys, "call")
 
     def rows_of(self, key: str, ids: np.ndarray) -> tuple[KeySet, Ids]:
-        table = self.named.table(key, "call")
+        table = self.named.key_set(key, "call", rows=True)
         return table, (ids, check_ids(ids, table.keys[0], key))
 
     def own_gradient(self, key: str) -> Array:
@@ -146,7 +146,7 @@ def pushpull_rows(
     """Rows of table "t", and of the same or other ids those that have seen them, in one operation."""
     given = (ids, None)
     operation = RowOperation(
-        store.named.table("t", "pushpull_rows"),
+        store.named.key_set("t", "pushpull_rows", rows=True),
         payload_kind=PayloadKind.GRADIENT,
         step=step,
         arrays=rows,

@@ -36,10 +36,10 @@ def test_every_setting_has_its_rounds_and_leaves_the_interval_as_it_was() -> Non
 class StuckStore:
     """Takes pushes and never changes its value."""
 
-    def push(self, _key: str, _step: int, _gradient: np.ndarray) -> Future[None]:
+    def push(self, _key: str, _gradient: np.ndarray) -> Future[None]:
         return ended(None)
 
-    def pull(self, _key: str, _version: int) -> Future[np.ndarray]:
+    def pull(self, _key: str) -> Future[np.ndarray]:
         return ended(np.ones(4, np.float32))
 
 
@@ -51,7 +51,7 @@ def ended(value: Any) -> Future[Any]:
 
 def test_a_value_that_is_not_numpys_is_a_failure() -> None:
     with pytest.raises(SideError, match="step 1: the value is"):
-        Trips(StuckStore(), "key0", 4).trip()  # type: ignore[arg-type]  # it stands for a client
+        Trips(StuckStore(), "key0", 4).trip()  # type: ignore[arg-type]  # it stands for a store
 
 
 def test_the_tuned_setting_is_set_beside_each_other_one() -> None:

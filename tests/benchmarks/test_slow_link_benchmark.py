@@ -166,12 +166,12 @@ class CountedStore:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
-    def push(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+    def push(self, keys: Sequence[str], gradients: Sequence[Array]) -> Future[None]:
         assert [gradient.shape for gradient in gradients] == [LAYERS.shapes[int(key[3:])] for key in keys]
-        self.calls.append((f"push {step}", list(keys)))
+        self.calls.append(("push", list(keys)))
         return done(None)
 
-    def pull(self, keys: Sequence[str], version: int) -> Future[list[Array]]:
+    def pull(self, keys: Sequence[str], *, version: int) -> Future[list[Array]]:
         self.calls.append((f"pull {version}", list(keys)))
         return done([np.full(LAYERS.shapes[int(key[3:])], int(key[3:]), np.float32) for key in keys])
 
@@ -189,8 +189,8 @@ def test_weft_hands_a_burst_over_in_one_call_and_asks_once_for_each_mark(stagger
     exchange.prepare(Drawer(case).draw(0, 0))
     one_step(exchange, case)
     keys = [f"key{place}" for place in range(4)]
-    pushed = [call for call in store.calls if call[0] == "push 0"]
-    assert pushed == ([("push 0", [key]) for key in reversed(keys)] if stagger_s else [("push 0", keys[::-1])])
+    pushed = [call for call in store.calls if call[0] == "push"]
+    assert pushed == ([("push", [key]) for key in reversed(keys)] if stagger_s else [("push", keys[::-1])])
     asked = [call for call in store.calls if call[0] == "pull 1"]
     assert sorted(asked) == [("pull 1", [key]) for key in keys]  # here every layer is at a mark
     assert [value.flat[0] for value in exchange.pulled()] == [0, 1, 2, 3]

@@ -75,7 +75,7 @@ class ShardedStore:
             given = WholeKeys(self._keys, self.store, call, keys, values, out=out)
         else:
             given = TableRows(self._keys, self.store, f"{call}_rows", key, ids, values)
-        return given.begin([number] * len(given.names), given.arrays, reading=reading)
+        return given.begin([number] * len(given.keys.names), given.arrays, reading=reading)
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         indices = [self._keys.index_of(name, "barrier") for name in nothing]

@@ -172,18 +172,18 @@ _PLAIN: Final = frozenset({str, int})
 
 
 class KeySet:
-    """Keys that are pushed, set or pulled together, of which none is there twice and none is a table; or one table, of
-    which calls name rows.
+    """Keys of one call, of which none is there twice. An operation is of keys of which none is a table, or of one
+    table.
 
     `single`: one key was named, and no list: a call takes one array for it, and ends with one. `given` are the keys as
     they were named, `key_indices` those in the description. `is_small`: a message may have all of it and more.
     `has_half`: users have one of them in 16 bits and the shards in 32. `not_pushed` are the keys to which the slot of
-    the call does not contribute, `versioned` the numbers of those to which anybody does. The plan is `made` once, at
-    the first call: two threads that make it at once make the same."""
+    the call does not contribute; `rows` has whether keys are tables, True and False where some are. The plan is `made`
+    once, at the first call: two threads that make it at once make the same."""
 
     __slots__ = (
         *("dtypes", "given", "has_half", "is_small", "key_indices", "keys", "made", "names", "not_pushed"),
-        *("shapes", "single", "versioned"),
+        *("rows", "shapes", "single"),
     )
 
     def __init__(
@@ -200,10 +200,10 @@ class KeySet:
         self.names = tuple(key.key for key in keys)
         self.dtypes: tuple[np.dtype[Any], ...] = tuple(np.dtype(key.dtype) for key in keys)
         self.shapes = tuple(tuple(key.shape) for key in keys)
-        self.is_small = not any(key.rows for key in keys) and sum(key.nbytes for key in keys) <= SMALL_BYTES
+        self.rows = frozenset(key.rows for key in keys)
+        self.is_small = True not in self.rows and sum(key.nbytes for key in keys) <= SMALL_BYTES
         self.has_half = any(key.half for key in keys)
         self.not_pushed = tuple(key for key in keys if slot not in key.slots)
-        self.versioned = tuple(number for number, key in enumerate(keys) if key.slots)
         self.made: KeyPlan | None = None
 
     def fitting(self, given: Any, *, writable: bool = False) -> list[Array] | None:
@@ -252,7 +252,6 @@ class Keys:
         self._sets: dict[Any, KeySet] = {}
         self._count = 0
         """Keys that the sets have together."""
-        self._tables: dict[UserKey, KeySet] = {}
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -279,12 +278,8 @@ class Keys:
             raise StoreRefusedError(f"{self.where(call, key)}: the store has no such key; {self._what_there_is(key)}")
         return found
 
-    def known(self, key: object, call: str) -> KeyDescription:
-        """A key of any kind."""
-        return self._description.keys[self.index_of(key, call)]
-
-    def find(self, key: object, call: str, *, rows: bool | None, pushes: bool = False) -> KeyDescription:
-        """A table where `rows`, else a key that is none; with None any key. One that the slot contributes to where it
+    def find(self, key: object, call: str, *, rows: bool | None = None, pushes: bool = False) -> KeyDescription:
+        """A key of any kind; a table where `rows`, none where that is False. One that the slot contributes to where it
         `pushes`."""
         found = self._description.keys[self.index_of(key, call)]
         if found.rows and rows is False:
@@ -296,31 +291,34 @@ class Keys:
             raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
         return found
 
-    def table(self, key: UserKey, call: str) -> KeySet:
-        """A key that goes by rows."""
-        found = self._tables.get(key)
-        if found is None:
-            described = self.find(key, call, rows=True)
-            found = KeySet([described], [self.index_of(key, call)], self.slot, given=[key], single=True)
-            self._tables[key] = found
-        return found
-
-    def key_set(self, key: object, call: str, *, pushes: bool = False) -> KeySet:
-        """One key, or several that are distinct. None is a table, and the slot contributes to all where it `pushes`."""
+    def key_set(self, key: object, call: str, *, rows: bool | None = False, pushes: bool = False) -> KeySet:
+        """One key, or several that are distinct, each as `find` finds it."""
         hashed: object = key
         if type(key) is not str and type(key) is not int:
             is_plain = (type(key) is list or type(key) is tuple) and _PLAIN.issuperset(map(type, key))
             hashed = tuple(key) if is_plain else None  # type: ignore[arg-type]  # it is a list, or a tuple
         found = None if hashed is None else self._sets.get(hashed)
         if found is None:
-            single, given, keys, _ = self.listed(call, key)
-            indices = [self.index_of(one, call) for one in given]
-            found = KeySet(keys, indices, self.slot, given=given, single=single)
+            found = self._new_set(key, call)
             if hashed is not None:
                 self._keep(hashed, found)
-        if pushes and found.not_pushed:
-            self.listed(call, key, pushes=True)
+        if (rows is not None and (not rows) in found.rows) or (pushes and found.not_pushed):
+            for one in found.given:
+                self.find(one, call, rows=rows, pushes=pushes)
         return found
+
+    def _new_set(self, key: object, call: str) -> KeySet:
+        single = isinstance(key, str | int | np.integer)
+        if not single and (not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview)):
+            raise StoreRefusedError(f"{self.call(call)}: a key or a list of keys, not {type(key).__name__}")
+        given = [key] if single else list(key)  # type: ignore[call-overload]  # it is a sequence
+        indices = [self.index_of(one, call) for one in given]
+        if len({*indices}) < len(indices):
+            twice = next(index for number, index in enumerate(indices) if index in indices[:number])
+            name = user_key(self._description.keys[twice].key)
+            raise StoreRefusedError(f"{self.call(call)}: key {name!r} is named twice")
+        keys = [self._description.keys[index] for index in indices]
+        return KeySet(keys, indices, self.slot, given=given, single=single)
 
     def _keep(self, hashed: object, found: KeySet) -> None:
         """All are forgotten when they have too many keys together."""
@@ -330,32 +328,12 @@ class Keys:
             self._count = len(found.keys)
         self._sets[hashed] = found
 
-    def listed(
-        self, call: str, key: object, *values: Any, rows: bool | None = False, pushes: bool = False
-    ) -> tuple[bool, list[Any], list[KeyDescription], list[list[Any]]]:
-        """Whether one key was given; the keys as they were given and as `find` finds them, and for each of `values` one
-        value a key: None stands for nothing for all.
-
-        Raises StoreRefusedError where there are more or fewer values than keys, or a key is named twice.
-        """
-        if isinstance(key, str | int | np.integer):
-            return True, [key], [self.find(key, call, rows=rows, pushes=pushes)], [[value] for value in values]
-        where = self.call(call)
-        if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
-            raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
-        keys = list(key)
-        specs = [self.find(one, call, rows=rows, pushes=pushes) for one in keys]
-        if len({spec.key for spec in specs}) < len(specs):
-            names = [spec.key for spec in specs]
-            twice = next(name for number, name in enumerate(names) if name in names[:number])
-            raise StoreRefusedError(f"{where}: key {user_key(twice)!r} is named twice")
-        return False, keys, specs, [self._each(call, len(keys), value) for value in values]
-
     def each(self, call: str, keys: KeySet, value: Any) -> list[Any]:
-        """A call's value for each of its keys, as by `listed`."""
-        return [value] if keys.single else self._each(call, len(keys.names), value)
-
-    def _each(self, call: str, count: int, value: Any) -> list[Any]:
+        """A call's value for each of its keys, one where one key was given; None stands for nothing for all. Raises
+        StoreRefusedError where there are more values or fewer."""
+        if keys.single:
+            return [value]
+        count = len(keys.names)
         if value is not None and (not isinstance(value, list | tuple) or len(value) != count):
             detail = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
             raise StoreRefusedError(f"{self.call(call)}: {count} keys take a list of as many values, not {detail}")

@@ -53,8 +53,7 @@ class WholeKeys:
     def __init__(
         self, registry: Keys, store: Store, call: str, keys: KeySet, values: Any = None, *, out: Any = None
     ) -> None:
-        self.call, self.keys, self.specs, self.names, self.single = call, keys, keys.keys, keys.names, keys.single
-        self._registry, self._store = registry, store
+        self.call, self.keys, self._registry, self._store = call, keys, registry, store
         self.kind, self._pulls = CALLS[call]
         self._of_state = call == "pull_state"
         self.arrays: list[Any] = []
@@ -74,7 +73,7 @@ class WholeKeys:
             first = [group[0][1] for group in self.outs if group]
             self._out = None
             if not keys.has_half:
-                self._out = keys.fitting(first[0] if self.single and first else first, writable=True)
+                self._out = keys.fitting(first[0] if keys.single and first else first, writable=True)
 
     def begin(
         self,
@@ -129,13 +128,13 @@ class WholeKeys:
     def _begin_states(self, versions: Sequence[int], reading: Reading) -> Future[Any]:
         """Begins an operation for the state of each key, and for its float32 value where users have 16 bits."""
         begun = list[Future[Any]]()
-        for given, spec, version in zip(self.keys.given, self.specs, versions, strict=True):
+        for given, spec, version in zip(self.keys.given, self.keys.keys, versions, strict=True):
             key, names = self._registry.key_set(given, self.call), self._registry.state_of(spec)
             begun.append(self._store.submit(KeyOperation(key, version=version, reading=reading, names=names)))
             if spec.half is not None:
                 begun.append(self._store.submit(KeyOperation(key, version=version, reading=reading, as_kept=True)))
-        found = with_masters(self.specs, begun)
-        return found[0] if self.single else joined(found, list)
+        found = with_masters(self.keys.keys, begun)
+        return found[0] if self.keys.single else joined(found, list)
 
     def _checked(self, values: Any) -> list[list[Any]]:
         """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
@@ -155,9 +154,9 @@ class WholeKeys:
         parts = [[next(brought) for _ in group] for group in groups]
         added = [
             some[0] if len(some) == 1 else sum_of(some, np.dtype(key.dtype))
-            for key, some in zip(self.specs, parts, strict=True)
+            for key, some in zip(self.keys.keys, parts, strict=True)
         ]
-        return as_kept(self.specs, added)
+        return as_kept(self.keys.keys, added)
 
     def _checked_outs(self, out: Any) -> Outs:
         """The arrays that each key's value goes to: one, or several, as devices have them."""
@@ -171,7 +170,7 @@ class WholeKeys:
     def _each(self, values: Any) -> Iterable[tuple[str, KeyDescription, Any]]:
         """Of each key how an error of it begins, and what was given for it."""
         wheres = [self._registry.where(self.call, one) for one in self.keys.given]
-        return zip(wheres, self.specs, self._registry.each(self.call, self.keys, values), strict=True)
+        return zip(wheres, self.keys.keys, self._registry.each(self.call, self.keys, values), strict=True)
 
 
 Given: TypeAlias = WholeKeys | TableRows
@@ -185,10 +184,11 @@ TRIES: Final = 8
 further one asks for a version further ahead, until the keys reach it later than the pull does."""
 
 
-def consistent_read(keys: WholeKeys) -> Future[tuple[int, list[Array]]]:
+def consistent_read(given: WholeKeys) -> Future[tuple[int, list[Array]]]:
     """Ends with values that the keys of a pull had at one version, and which: the newest that can be had. In mode sync
     alone. Fails with StorePassedError where keys have passed every version that was tried."""
-    count, versioned, pull = len(keys.names), [*keys.keys.versioned], partial(keys.begin, with_versions=True)
+    keys, pull = given.keys.keys, partial(given.begin, with_versions=True)
+    count, versioned = len(keys), [number for number, key in enumerate(keys) if key.slots]
     newest = pull([0] * count, [])
     future: StoreFuture[tuple[int, list[Array]]] = StoreFuture()
     future.driver = driver_of(newest)

@@ -48,7 +48,7 @@ class KeyRegistry(Keys):
         """A change of a number for a key, or with None for all: the store's name of the key, the number, and the keys
         that have it then."""
         where = self.call("set_hyper") if key is None else self.where("set_hyper", key)
-        of = None if key is None else self.known(key, "set_hyper")
+        of = None if key is None else self.find(key, "set_hyper")
         try:
             scope = self._hyper.scope(of, name)
             return None if of is None else of.key, scope.checked(self.slot, value), scope.names
@@ -58,7 +58,7 @@ class KeyRegistry(Keys):
     def hyper(self, key: object, step: int) -> dict[str, float]:
         """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError
         for a step of which that is forgotten."""
-        found = self.known(key, "hyper")
+        found = self.find(key, "hyper")
         at = dict(self._hyper.of(found, rule_of(self._description, found)).at(step))
         # Looked at last: on another thread something may have been forgotten meanwhile.
         first = self._hyper.known_from(found.key)

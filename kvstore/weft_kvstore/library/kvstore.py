@@ -198,7 +198,7 @@ class KVStore:
         has changed by `set_hyper`, even if shards refused it; of the next step of this slot where it is left out."""
         check_number(step, f"{self._registry.where('hyper', key)}: step")
         return self._registry.hyper(
-            key, self._steps.of(self._registry.known(key, "hyper").key) if step is None else int(step)
+            key, self._steps.of(self._registry.find(key, "hyper").key) if step is None else int(step)
         )
 
     def set_hyper(self, name: str, value: float, *, step: int | None = None, key: UserKey | None = None) -> Future[int]:
@@ -220,7 +220,7 @@ class KVStore:
 
     def steps(self, key: UserKey) -> int:
         """The number of steps of this key that this slot has begun, which is the version that its pulls ask for."""
-        return self._steps.of(self._registry.known(key, "steps").key)
+        return self._steps.of(self._registry.find(key, "steps").key)
 
     # --- Calls on whole values. Each raises StoreRefusedError for arguments that do not fit; then nothing was begun.
 
@@ -232,8 +232,9 @@ class KVStore:
         mode, or if the process connected at a later `step`; in sync mode they are rejected once a step was applied.
         """
         where, call = self._registry.where, "init"
-        _, given, keys, (values,) = self._registry.listed(call, key, value, rows=None)
-        for one, spec in zip(given, keys, strict=True):
+        keys = self._registry.key_set(key, call, rows=None)
+        values = self._registry.each(call, keys, value)
+        for one, spec in zip(keys.given, keys.keys, strict=True):
             if not is_given(spec):
                 made = f"the shards make its first value ({spec.initializer.op_type})"
                 detail = f'{made}; one can be given where the description says initializer = "given"'
@@ -242,7 +243,7 @@ class KVStore:
             raise StoreRefusedError(f"{self._registry.call(call)}: by: slot {by!r} of {self.slots}")
         if by not in {None, self.slot} or self._steps.start:  # Who takes over finds what was given.
             return finished(None)
-        for one, spec, first in zip(given, keys, values, strict=True):
+        for one, spec, first in zip(keys.given, keys.keys, values, strict=True):
             if first is None or self._steps.has_begun(spec.key):
                 detail = "has to give a value"
                 if first is not None:
@@ -251,7 +252,7 @@ class KVStore:
                 raise StoreRefusedError(f"{where(call, one)}: slot {self.slot} {detail}")
         arrays = [
             checked(first, user_dtype(spec), tuple(spec.shape), f"{where(call, one)}: value")
-            for one, spec, first in zip(given, keys, values, strict=True)
+            for one, spec, first in zip(keys.given, keys.keys, values, strict=True)
         ]
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
@@ -259,11 +260,11 @@ class KVStore:
                 self._rows("set_rows", one, np.arange(len(first)), first)
                 if spec.rows
                 else self._whole("set", self._registry.key_set(one, call), first)
-                for one, spec, first in zip(given, keys, hosts, strict=True)
+                for one, spec, first in zip(keys.given, keys.keys, hosts, strict=True)
             ]
             return joined([each.begin([0], each.arrays) for each in calls], nothing)
 
-        return self._steps.set(call, [spec.key for spec in keys], 0, arrays, give)
+        return self._steps.set(call, keys.names, 0, arrays, give)
 
     def push(
         self, key: UserKey | UserKeys, gradient: Any, *, step: int | None = None, priority: int = 0
@@ -290,20 +291,20 @@ class KVStore:
         and is in the arrays that they have given for it."""
         if type(priority) is not int or priority:
             priority = checked_priority(priority, self._registry.call(given.call))
-        pushes, steps = given.kind is not None, self._steps
+        pushes, steps, keys = given.kind is not None, self._steps, given.keys
         if pushes and steps.start:
             steps.check_scale(given.call)
         check = steps.check if pushes or number is None else None
         reading = Reading.SETTLED if settled else Reading.OWN
         begin = partial(given.begin, check=check, reading=reading, priority=priority)
-        begun = (steps.push if pushes else steps.pull)(given.call, given.names, number, given.arrays, begin)
+        begun = (steps.push if pushes else steps.pull)(given.call, keys.names, number, given.arrays, begin)
         if steps.start:
-            begun = steps.or_not_restored(given.names, begun)
+            begun = steps.or_not_restored(keys.names, begun)
         if given.outs is None:
             return begun
-        found = joined([begun], lambda one: as_given(given.specs, one if given.single else one[0]))
+        found = joined([begun], lambda one: as_given(keys.keys, one if keys.single else one[0]))
         where = self._registry.call(given.call)
-        return self._traffic.deliver(where, given.names, found, given.outs, single=given.single)
+        return self._traffic.deliver(where, keys.names, found, given.outs, single=keys.single)
 
     @overload
     def pull(
@@ -394,7 +395,7 @@ class KVStore:
         return self._set(self._rows("set_rows", key, ids, rows), version)
 
     def _set(self, given: Given, version: int) -> Future[None]:
-        return self._steps.set(given.call, given.names, version, given.arrays, given.begin)
+        return self._steps.set(given.call, given.keys.names, version, given.arrays, given.begin)
 
     def restore(self, key: UserKey | UserKeys, value: Any, state: Any = None, *, step: int) -> Future[None]:
         """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
@@ -443,7 +444,7 @@ class KVStore:
         call = "restore_rows"
         self._steps.check_start(call, step)
         given = self._rows(call, key, ids, rows)
-        states = self._registry.listed(call, key, state, rows=True)[3][0]
+        states = self._registry.each(call, given.keys, state)
         arrays, of_state = given.arrays, list[tuple[int, int]]()
         count = len(arrays)
         for at, (one, named) in enumerate(zip(given.tables, states, strict=True)):
@@ -463,7 +464,7 @@ class KVStore:
                 begun.append(self._store.submit(state))
             return joined(begun, nothing)
 
-        return self._steps.set(call, given.names, step, arrays, give)
+        return self._steps.set(call, given.keys.names, step, arrays, give)
 
     def _state_arrays(
         self, spec: KeyDescription, given: Any, shape: tuple[int, ...], where: str
@@ -483,9 +484,10 @@ class KVStore:
         """(version, values): the values of several keys at one version, the newest available. Sync mode only."""
         call = "read_consistent"
         self._registry.check_sync(call)
-        keys = self._whole("pull", self._registry.key_set(key, call))
-        read = self._traffic.bring(self._registry.call(call), keys.names, [], lambda _: consistent_read(keys))
-        return joined([read], lambda found: (found[0][0], as_given(keys.specs, found[0][1])))
+        keys = self._registry.key_set(key, call)
+        pull = self._whole("pull", keys)
+        read = self._traffic.bring(self._registry.call(call), keys.names, [], lambda _: consistent_read(pull))
+        return joined([read], lambda found: (found[0][0], as_given(keys.keys, found[0][1])))
 
     # --- Buffers, steps, barriers
 

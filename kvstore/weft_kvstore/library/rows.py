@@ -77,28 +77,27 @@ class TableRows:
         pushes = self.kind is PayloadKind.GRADIENT
         if pull_ids is ids:  # They travel once.
             pull_ids = None
-        self.single, keys, self.specs, each = registry.listed(
-            call, key, ids, rows, out, pull_ids, rows=True, pushes=pushes
-        )
-        self.names, self.tables, self._pulled = list[str](), list[Table](), list[Table]()
+        keys = self.keys = registry.key_set(key, call, rows=True, pushes=pushes)
+        each = map(partial(registry.each, call, keys), (ids, rows, out, pull_ids))
+        self.tables, self._pulled = list[Table](), list[Table]()
         self.arrays, others = list[Any](), list[Any]()
         delivers = False
-        for one, spec, some, values, target, other in zip(keys, self.specs, *each, strict=True):
-            where, keys_of, grows = registry.where(call, one), registry.table(one, call), spec.growth is not None
+        for one, spec, some, values, target, other in zip(keys.given, keys.keys, *each, strict=True):
+            own = keys if keys.single else registry.key_set(one, call, rows=True)
+            where, grows = registry.where(call, one), spec.growth is not None
             table = pulled = Table(
-                keys_of,
+                own,
                 where,
                 some,
                 target if pull_ids is None else None,
                 counts=grows or (self._pulls and pull_ids is None),
             )
             if pull_ids is not None:
-                pulled = Table(keys_of, where, other, target, counts=True)
+                pulled = Table(own, where, other, target, counts=True)
                 others.append(pulled.ids)
             self.arrays.append(table.ids)
             if self.kind is not None:
                 self.arrays.append(table.checked_rows(values))
-            self.names.append(spec.key)
             self.tables.append(table)
             self._pulled.append(pulled)
             delivers = delivers or target is not None or spec.half is not None
@@ -148,8 +147,8 @@ class TableRows:
                 made.append(make())
         futures: list[Future[Any]] = [*map(self._store.submit, made)]
         if self._of_state:
-            futures = with_masters(self.specs, futures)
-        return futures[0] if self.single else joined(futures, list if self._pulls else nothing)
+            futures = with_masters(self.keys.keys, futures)
+        return futures[0] if self.keys.single else joined(futures, list if self._pulls else nothing)
 
 
 class Table:

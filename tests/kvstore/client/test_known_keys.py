@@ -32,8 +32,8 @@ def test_a_key_is_not_a_list_of_one_though_they_are_pushed_alike(keys: Keys) -> 
 
 
 def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: Keys) -> None:
-    table = keys.table("t", "pull")
-    assert keys.table("t", "push") is table
+    table = keys.key_set("t", "pull", rows=True)
+    assert keys.key_set("t", "push", rows=True) is table
     assert (table.names, table.key_indices, str(table)) == (("t",), (1,), "rows of key 't'")
 
 
@@ -54,7 +54,7 @@ def test_what_is_remembered_is_bounded_by_the_keys_of_all_lists(monkeypatch: pyt
     ("ask", "told"),
     [
         (
-            lambda keys: keys.known("c", "barrier"),
+            lambda keys: keys.find("c", "barrier"),
             "slot 0: barrier of key 'c': the store has no such key; there are 'a', 't', 'b'",
         ),
         (
@@ -65,7 +65,10 @@ def test_what_is_remembered_is_bounded_by_the_keys_of_all_lists(monkeypatch: pyt
             lambda keys: keys.key_set("t", "push"),
             "slot 0: push of key 't': it is a table: say which rows, with push_rows",
         ),
-        (lambda keys: keys.table("a", "pull_rows"), "slot 0: pull_rows of key 'a': it is no table: call pull"),
+        (
+            lambda keys: keys.key_set("a", "pull_rows", rows=True),
+            "slot 0: pull_rows of key 'a': it is no table: call pull",
+        ),
         (
             lambda keys: keys.key_set(["a", "t"], "set"),
             "slot 0: set of key 't': it is a table: say which rows, with set_rows",
