@@ -86,8 +86,8 @@ class LocalStore(LocalSlot):
         tables: TablePlace | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
+        check_description(description)
         # Whatever the number of shards, none too, there is one here: rows and slices are all on it. Nothing travels.
-        check_description(msgspec.structs.replace(description, shards=(ENDPOINT,)))
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
         self._description = msgspec.structs.replace(description, shards=(ENDPOINT,), keys=keys, compression=None)
         self._memories: dict[int, ClientMemory] = {}

@@ -18,7 +18,7 @@ from weft_kvstore.client.operation import LocalOperation, Operation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.compression import reassigned, residual_array, slot_of
-from weft_kvstore.description.check import CurveKeyError, check_description
+from weft_kvstore.description.check import NO_SHARDS, CurveKeyError, DescriptionError, check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveKeys, new_curve_keys
 from weft_kvstore.errors import StoreError
@@ -46,8 +46,7 @@ class Store:
     nothing can be begun any more. Raises StoreError in a child of the process that made the store."""
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
-        """Raises DescriptionError, ValueError for a slot that there is not."""
-        check_description(description)
+        """The description is a legal one. Raises ValueError for a slot that there is not."""
         if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
             slots = description.slots
             raise ValueError(f"slot: a whole number from 0 to {slots - 1}, not {slot!r}: it is described with {slots}")
@@ -108,6 +107,9 @@ class StoreClient(Store):
         curve_keys: CurveKeys | None = None,
     ) -> None:
         keys = _keys_for(description, curve_keys)
+        check_description(description)
+        if not description.shards:
+            raise DescriptionError(NO_SHARDS)
         super().__init__(description, slot)
         self._slots = {key.key: key.slots for key in description.keys}
         if isinstance(endpoints, str) or not all(isinstance(one, str) for one in endpoints or ()):

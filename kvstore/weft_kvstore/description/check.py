@@ -61,8 +61,8 @@ class DescriptionError(ValueError):
     """A description that cannot be a store; the text names the field."""
 
 
-def check_description(description: StoreDescription, *, placed: bool = True) -> None:
-    """Raises DescriptionError for the first thing that is wrong, naming the field. `placed`: shards have endpoints."""
+def check_description(description: StoreDescription) -> None:
+    """Raises DescriptionError for the first thing that is wrong, naming the field. It may have no shards."""
     try:
         descriptions.from_builtins(msgspec.to_builtins(description))
         msgspec.json.encode(description)
@@ -72,8 +72,6 @@ def check_description(description: StoreDescription, *, placed: bool = True) -> 
         raise DescriptionError(field_first(str(error))) from None
     with np.errstate(all="ignore"):  # A first value that overflows is a problem that is found.
         problem = next(_problems(description), None)
-    if problem is None and placed and not description.shards:
-        problem = NO_SHARDS
     if problem is not None:
         raise DescriptionError(problem)
 

@@ -180,7 +180,7 @@ def description_of(document: Mapping[str, Any]) -> StoreDescription:
     description = _record(filled)
     for problem in _problems(description, needs_rule=rule is None):
         raise DescriptionError(problem)
-    check_description(description, placed=False)
+    check_description(description)
     return description
 
 
@@ -419,7 +419,7 @@ def read_description(path: str | os.PathLike[str]) -> StoreDescription:
         if "term" not in document:
             return description_of(document)
         description = _record(document)
-        check_description(description, placed=False)
+        check_description(description)
     except DescriptionError as error:
         raise DescriptionError(f"{file}: {error}") from None
     return description

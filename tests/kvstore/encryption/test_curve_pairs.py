@@ -8,7 +8,7 @@ import traceback
 import pytest
 from zmq.utils import z85
 
-from weft_kvstore import DescriptionError, StoreDescription, describe
+from weft_kvstore import DescriptionError, KVStore, StoreDescription, describe
 from weft_kvstore.description.check import KEY_CHARACTERS, CurveKeyError, check_description, check_public, digest
 from weft_kvstore.encryption import CurveKeys, new_curve_keys
 
@@ -140,3 +140,9 @@ def test_keys_that_do_not_fit_the_shards_are_refused_by_the_field(
 ) -> None:
     with pytest.raises(DescriptionError, match=told):
         check_description(describe({"w": (3,)}, shards=shards, curve_keys=curve_keys, rule="sgd", lr=1.0))
+
+
+def test_a_local_store_needs_no_shards_keys_and_takes_them() -> None:
+    with KVStore.local(described(*KEYS[:2])) as store:
+        store.init("w", [1, 2, 3]).result(60)
+        assert store.pull("w").result(60).tolist() == [1, 2, 3]
