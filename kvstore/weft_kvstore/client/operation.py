@@ -334,7 +334,8 @@ class KeyOperation(PushPull):
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
 
     def write(self, shard: int, received: ValueSegment) -> int:
-        array, bucket, version, first, count, payload, compressed, _ = received
+        array, version, payload = received.array, received.version, received.payload
+        bucket, first, count = received.bucket, received.first, received.count
         if version != self.version:
             self.check_version(version)
         plan = self._plan
@@ -349,7 +350,7 @@ class KeyOperation(PushPull):
             )
         first -= segment.first
         start, end = int(segment.bounds[first]), int(segment.bounds[first + count])
-        if compressed:
+        if received.compressed:
             payload = self._decoded(segment, received, payload)
         if end - start != payload.nbytes:
             detail = f"{_slices(received)} have {end - start} in {self}"
@@ -505,15 +506,15 @@ class RowOperation(PushPull):
     def write(self, shard: int, received: ValueSegment) -> int:
         """Copies adjacent chunks to where they belong; those that are a whole array, and large, are that array from now
         on."""
-        array, bucket, version, first, count, payload, compressed, owned = received
-        if version != self.version:
-            self.check_version(version)
+        array, payload, first, count = received.array, received.payload, received.first, received.count
+        if received.version != self.version:
+            self.check_version(received.version)
             if self.check is not None:
-                self.refusal = self.refusal or self.check(self.keys.names[0], version)
-        if compressed:
+                self.refusal = self.refusal or self.check(self.keys.names[0], received.version)
+        if received.compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
-        if bucket != self._bucket:
-            raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
+        if received.bucket != self._bucket:
+            raise ProtocolError(f"Values.bucket: {received.bucket}, {self} asks for bucket {self._bucket}")
         (rows_asked, seen), positions, layout = self._received[shard], self._by_shard[shard], self._layout
         total = len(seen) // len(self._arrays)
         if array >= len(self._arrays) or first + count > total:
@@ -528,7 +529,13 @@ class RowOperation(PushPull):
         rows: Array = np.frombuffer(payload, layout.dtype).reshape(high - low, layout.width)
         if positions is not None:
             put_rows(self._arrays[array], positions[low:high], rows)
-        elif owned and count == total and rows.nbytes >= TAKEN_BYTES and rows.flags.writeable and rows.flags.aligned:
+        elif (
+            received.owned
+            and count == total
+            and rows.nbytes >= TAKEN_BYTES
+            and rows.flags.writeable
+            and rows.flags.aligned
+        ):
             self._arrays[array] = rows
         else:
             self._arrays[array][low:high] = rows

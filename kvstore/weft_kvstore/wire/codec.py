@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -137,7 +137,7 @@ def _split(parts: Sequence[memoryview], rows: Sequence[SentRow | ValueRow]) -> l
     return found
 
 
-class PushSegment(NamedTuple):
+class PushSegment(msgspec.Struct, frozen=True):
     """A segment of a `push`: slices `first` to `first + count` of a bucket, or as many of `chunks` chunks of a table's
     rows or ids. `parts` are their bytes, in order.
 
@@ -150,7 +150,7 @@ class PushSegment(NamedTuple):
     bucket: int
     step: int
     first: int
-    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
+    count: int
     chunks: int
     parts: Sequence[memoryview]
     shared: bool = False
@@ -166,7 +166,7 @@ class PushSegment(NamedTuple):
 
     def copied(self) -> PushSegment:
         """The segment with a private copy of its bytes."""
-        return self._replace(parts=[memoryview(bytearray().join(self.parts))], shared=False)
+        return msgspec.structs.replace(self, parts=[memoryview(bytearray().join(self.parts))], shared=False)
 
 
 def push_segments(push: Push, parts: Sequence[memoryview], *, shared: bool = False) -> list[PushSegment]:
@@ -178,7 +178,7 @@ def push_segments(push: Push, parts: Sequence[memoryview], *, shared: bool = Fal
     return found
 
 
-class ValueSegment(NamedTuple):
+class ValueSegment(msgspec.Struct, frozen=True):
     """A segment of `values`: slices, or chunks, `first` to `first + count` of a bucket at a version, of array number
     `array` of the pull.
 
@@ -190,7 +190,7 @@ class ValueSegment(NamedTuple):
     bucket: int
     version: int
     first: int
-    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
+    count: int
     payload: memoryview
     compressed: bool = False
     owned: bool = False

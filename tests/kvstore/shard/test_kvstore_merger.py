@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from store_cluster import key_of, store_of, table_of
 from weft_kernels.rules.record import Rule
@@ -158,7 +159,7 @@ def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
         ends.rows(ends.shard, 0, segment, None)
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        ends.set(ends.shard, 0, segment._replace(payload_kind=PayloadKind.VALUE), "origin")
+        ends.set(ends.shard, 0, replace(segment, payload_kind=PayloadKind.VALUE), "origin")
 
 
 class Readers(Ends):
