@@ -300,8 +300,7 @@ class ShardServer:
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
                 while not self._stopping:
                     try:
-                        if self._round():
-                            self._wait(poller)
+                        self._serve(poller)
                     except Exception as error:
                         if self._core.job is None:
                             raise
@@ -313,26 +312,25 @@ class ShardServer:
             self._close()
             self.ended.set()
 
-    def _wait(self, poller: zmq.Poller) -> None:
-        """Until something comes, or is to be done."""
-        idle, socket, listener, connections = (
-            self._clock(),
-            self._router.socket,
-            self._listener,
-            self._router.connections,
-        )
-        events = poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0))
-        self._seconds["idle"] += self._clock() - idle
-        for one, _ in events:
-            if one is socket:
-                self._has_come = True
-            elif listener is not None and one == listener.fileno():
-                listener.receive()
-                self._core.links.memory_changed()
-            elif one == connections.fileno():
-                connections.receive()
-            else:
-                self._wakeup.clear()
+    def _serve(self, poller: zmq.Poller) -> None:
+        """Until it is to stop."""
+        socket, listener, connections = self._router.socket, self._listener, self._router.connections
+        while not self._stopping:
+            if not self._round():
+                continue
+            idle = self._clock()
+            events = poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0))
+            self._seconds["idle"] += self._clock() - idle
+            for one, _ in events:
+                if one is socket:
+                    self._has_come = True
+                elif listener is not None and one == listener.fileno():
+                    listener.receive()
+                    self._core.links.memory_changed()
+                elif one == connections.fileno():
+                    connections.receive()
+                else:
+                    self._wakeup.clear()
 
     def _round(self) -> bool:
         """Reads what has come, merges the most urgent slice, and sends. It reads again after each slice; in a flood

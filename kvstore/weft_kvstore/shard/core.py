@@ -249,8 +249,6 @@ class ShardCore:
         """Opens the pulls of a message, one for each request, and answers them as far as it can be now. Raises
         ProtocolError."""
         shard, buckets = peer.shard, peer.shard.buckets
-        waits: list[PullWait] = []
-        at_once = True
         for request, version, state, reading, compressed, ranges in pull.asks:
             if request in peer.unrepeated:  # What of it the last connection did not bring comes without a word.
                 peer.unrepeated.remove(request)
@@ -268,7 +266,6 @@ class ShardCore:
                 priority=pull.priority,
                 entries=len(ranges),
             )
-            waits.append(wait)
             peer.pulls[request] = wait
             peer.open_entries += len(ranges)
             if peer.open_entries > MAX_OPEN_PULLS:
@@ -280,15 +277,13 @@ class ShardCore:
                 if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                     continue
-                found = bucket.answerable(wait, first, first + count) if at_once else []
-                at_once = bool(found) and found[0][:2] == (first, first + count)
-                if not at_once:  # Nor are the others, most probably: they are all looked at below.
-                    wait.want(number, first, first + count)
+                found = [] if wait.unanswered else bucket.answerable(wait, first, first + count)
+                if not found or found[0][:2] != (first, first + count):
+                    wait.want(number, first, first + count)  # Nor are the others, most probably.
                     continue
                 self.work.answer_range(wait, bucket, *found[0])
                 if wait.dropped:  # It has asked for too much.
                     break
-        for wait in waits:
             if wait.unanswered:
                 self.work.ask(wait, shard)
             elif wait.rows is None:

@@ -67,7 +67,7 @@ class Merger:
 
     def push(self, shard: JobShard, slot: int, pushed: PushSegment) -> None:
         """Takes in a segment of gradients, and merges them; the payload's memory is taken over."""
-        bucket = shard.buckets[pushed.bucket] if pushed.bucket in shard.buckets else shard.bucket(pushed.bucket)
+        bucket = shard.buckets.get(pushed.bucket) or shard.bucket(pushed.bucket)
         for first, stop in bucket.push(slot, pushed.step, bucket.segments_of(pushed)):
             self.merge(bucket, first, stop)
 
@@ -95,7 +95,7 @@ class Merger:
             if is_due:  # It is looked at behind the merge.
                 table.add_pull(wait)
             else:
-                self._answer_or_wait(wait, table)
+                self.ask(wait, shard)
         if is_due:
             self.merge(table, nbytes=values.nbytes)
 
@@ -140,15 +140,9 @@ class Merger:
                 self.merge(part, 0, part.count)
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
-        """Answers what a pull asks of buckets, as far as it can be now; for the rest it waits."""
+        """Answers what a pull asks for, as far as it can be now; for the rest it waits."""
         for number in list(wait.unanswered):
-            self._answer_or_wait(wait, shard.parts[number])
-
-    def _answer_or_wait(self, wait: PullWait, part: Bucket | TableState) -> None:
-        number = part.spec.number
-        self._answer_or_refuse(part, wait, 0, part.count)
-        if number in wait.unanswered:
-            part.add_pull(wait, *wait.unanswered[number].span)
+            self._look_at(wait, shard.parts[number], 0, shard.parts[number].count)
 
     def work_once(self) -> bool:
         """The next piece of what is most urgent. True if there was one."""
@@ -212,11 +206,10 @@ class Merger:
 
     def _answer_range(self, part: Bucket | TableState, first: int, stop: int) -> None:
         for wait in part.pulls_of(first, stop):
-            self._answer_or_refuse(part, wait, first, stop)
-            if part.spec.number not in wait.unanswered:
-                part.forget_pull(wait)
+            self._look_at(wait, part, first, stop)
 
-    def _answer_or_refuse(self, part: Bucket | TableState, wait: PullWait, first: int, stop: int) -> None:
+    def _look_at(self, wait: PullWait, part: Bucket | TableState, first: int, stop: int) -> None:
+        """Answers what these slices can answer to a pull, or refuses it. If it has not all of the bucket, it waits."""
         for low, high, version in part.ready(wait, first, stop):
             if isinstance(part, TableState):
                 self._begin_answer(wait, part, version)
@@ -226,6 +219,11 @@ class Merger:
                 return
         if wait.reading is Reading.EXACT and (passed := part.passed(wait, first, stop)) is not None:
             self._links.fail(wait.peer, wait.request, FailureCode.PASSED, passed)
+        left = wait.unanswered.get(part.spec.number)
+        if left is not None:
+            part.add_pull(wait, *left.span)
+        elif part.pulled_versions:
+            part.forget_pull(wait)
 
     def _working_on(self, table: TableState) -> Iterator[None]:
         """Gives long answers and merges, in turns. The rows of an answer are those of one version, so answers go first;
