@@ -407,6 +407,21 @@ def test_reports_of_a_run_reach_the_servers_log(tmp_path: Path) -> None:
         worker.end()
 
 
+def test_agents_that_end_with_their_cluster_cost_a_job_none_of_its_restarts(tmp_path: Path) -> None:
+    one = {"workers": 1, "shards": 1}
+    document = spec_json(save_rows(tmp_path / "rows.npz"), max_restarts=1, parallelism=one)
+    with running(tmp_path / "server") as client:
+        job = submit(client, document).json()["id"]
+        for _ in range(3):
+            shard = Actor(client, AgentKind.SHARD, "shard-0")
+            worker = Actor(client, AgentKind.WORKER, "worker-0", AllocationEvent.RUNNING)
+            eventually(lambda: state(client, job) == "running", "the job runs")
+            worker.end()
+            shard.end()
+            told = client.get(f"/v1/jobs/{job}").json()
+            assert (told["state"], told["restarts"]) == ("recovering", 0), told["reason"]
+
+
 def test_a_newer_heartbeat_answers_the_one_that_waits(tmp_path: Path) -> None:
     async def there() -> bool:
         return False

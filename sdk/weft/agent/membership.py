@@ -29,9 +29,6 @@ ANSWER_TIMEOUT_S = 5.0
 """For a heartbeat's answer, beyond what the server waits: then another connection is tried. What was sent on one that
 was cut comes again only after pauses that double, and a server that stood still answers the next call as well."""
 
-STOPPED = "it was stopped, as all agents are when their cluster stops"
-"""Why an agent takes leave."""
-
 MOST_TOKENS = 4096
 """Of allocations: the oldest are over by far."""
 
@@ -179,12 +176,13 @@ class Membership:
                 self._holder.hold(orders)
 
     def _leave(self) -> None:
-        """Takes leave, if that is not done: a heartbeat that waits for orders is answered by it."""
+        """Takes leave, if that is not done: a heartbeat that waits for orders is answered by it. Without a reason: with
+        one it counts as a loss, of a process whose parent tells how it ended."""
         agent, self._agent = self._agent, None
         if agent is None:
             return
         try:
-            self._client.delete(f"/v1/agents/{agent}", params={"reason": STOPPED}, timeout=1.0)
+            self._client.delete(f"/v1/agents/{agent}", timeout=1.0)
         except httpx.HTTPError as error:
             _log.info("left without a word to the server: %s", error)
 

@@ -9,7 +9,8 @@ keeps them. An agent that is silent is suspected: it is given nothing new, and i
 `PUT /v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors document. Each call carries the allocation's
 term; the server refuses another one with 409 `stale-term`, an allocation that it does not know
 with 404 `unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes
-leave with `DELETE /v1/agents/{id}?reason=`. One that hangs up on a heartbeat and does not call again is lost soon, and
+leave with `DELETE /v1/agents/{id}`, which counts against no job's `max_restarts`; with `?reason=` its parent tells how
+it ended, and that counts. One that hangs up on a heartbeat and does not call again is lost soon, and
 so is one whose name another process registers; any other after `lost_after_s` of silence.
 
 A server that asks for tokens answers a registration with the agent's credential, and has one in each allocation: calls

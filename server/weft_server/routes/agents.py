@@ -66,5 +66,6 @@ async def heartbeat(
 async def leave(
     agent: PathId, use: Use, reason: Annotated[str | None, Query(min_length=1, max_length=500)] = None
 ) -> None:
-    """The agent takes leave; jobs that it takes part in fail, with its reason."""
+    """The agent takes leave, and its jobs recover. With a reason, by which its parent tells how it ended, that counts
+    against their `max_restarts`."""
     await use.service.leave(agent, reason)
