@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
+from weft_kernels.gradient_bounds import BOUNDS
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kvstore.description.check import hyper_of, is_ruled, largest_magnitude, magnitude_text, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
@@ -28,7 +29,9 @@ class HyperScope:
         if not some:
             raise ValueError("the shards update it by no rule")
         if name not in rule.hyper:
-            raise ValueError(f"rule {rule.name!r} has no {name!r}; it has {', '.join(sorted(rule.hyper)) or 'none'}")
+            hint = ", unless its description names it" if name in BOUNDS else ""
+            known = ", ".join(sorted(rule.hyper)) or "none"
+            raise ValueError(f"rule {rule.name!r} has no {name!r}{hint}; it has {known}")
         keys = [one for one in some if key is not None or (one.rule is None and name not in (one.hyper or ()))]
         self._rule, self._name, self._keys, self.names = rule, name, keys, [one.key for one in keys]
         self._slots = frozenset(range(description.slots)).intersection(*[one.slots for one in keys])

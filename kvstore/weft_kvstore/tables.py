@@ -544,6 +544,9 @@ class TableState(BucketSteps):
     def waits_for_set(self, wait: PullWait, slice_: int) -> bool:
         return self.spec.given and (self.has_unset(wait.rows.ids) or self.next_has_unset())
 
+    def first_unset(self) -> int | None:
+        return 0 if self.spec.given and self.next_has_unset() else None
+
     def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
         """What answers a pull that is `ready`, at a version; None between two pieces."""
         spec, layout = self.spec, self.layout

@@ -391,6 +391,9 @@ class Bucket(BucketSteps):
     def waits_for_set(self, wait: PullWait, slice_: int) -> bool:
         return bool(self.sets.unset(slice_, slice_ + 1)[0])
 
+    def first_unset(self) -> int | None:
+        return None if self.sets.complete else int(self.sets.unset(0, self.count).argmax())
+
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer (stop - first) bool: none that was never set."""
         can = super().can_answer(wait, first, stop)

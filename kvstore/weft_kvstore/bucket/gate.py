@@ -83,7 +83,8 @@ class StepGate:
             raise PushRefusedError(f"{detail}, which is not committed")
         if step < self._next:
             if step not in self._steps:
-                raise PushRefusedError(f"slot {slot}, step {step}: committed long ago; this is step {self._next}")
+                now = f"this is step {self._next}, with which a process connects that takes the slot over"
+                raise PushRefusedError(f"slot {slot}, step {step}: committed long ago; {now}")
             return
         self._steps.setdefault(step, GateStep()).slots.add(slot)
         self._measure(step)

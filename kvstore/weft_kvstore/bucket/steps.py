@@ -409,6 +409,14 @@ class BucketSteps:
         """Whether a pull waits at a slice until somebody sets a value."""
         raise NotImplementedError
 
+    def unset_named(self, slice_: int) -> str:
+        """What a slice waits for that has no first value."""
+        return f"{self.spec.key_named(slice_)} was never set: a worker has to call init"
+
+    def first_unset(self) -> int | None:
+        """The first slice whose step waits until somebody sets a value."""
+        raise NotImplementedError
+
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
         """Why a pull of an exact version can never be answered, once one of its unanswered slices is beyond it."""
         ranges = wait.unanswered.get(self.spec.number)
@@ -441,7 +449,7 @@ class BucketSteps:
             text, missing = self._behind(slice_, version, of)
         key = spec.key_named(slice_)
         if (is_there or not missing) and self.waits_for_set(wait, slice_):
-            return f"{key} was never set: a worker has to call init", []
+            return self.unset_named(slice_), []
         if not missing and spec.gate is not None:
             version = int(self.versions[slice_])
             text, missing = spec.gate.missing(version)

@@ -202,9 +202,15 @@ def _record(document: Mapping[str, Any]) -> StoreDescription:
             known = list(_PARTS[last].__struct_fields__)
         else:
             known = ["key", *(of_key.name for of_key in dataclasses.fields(Key))]
-        error += did_you_mean(what.split("`")[1], known) or f"; known are {', '.join(known)}"
+        name = what.split("`")[1]
+        if name == "lr":
+            error += "; it is said as hyper = { lr = ... }"
+        else:
+            error += did_you_mean(name, known) or f"; known are {', '.join(known)}"
     elif field == "keys" and what.endswith("got `mapping`"):
         error = 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
+    elif last == "compression" and what.startswith("expected"):
+        error += ': as in { gradients = { kind = "2bit", threshold = 0.5 } }'
     elif what.startswith("expected") and "got" not in what:
         error += _not_given(document, field)
     raise DescriptionError(error)

@@ -174,6 +174,7 @@ KEEPALIVE_S: Final = 60
 _NO_BIND: Final[Mapping[int | None, str]] = {
     errno.ENODEV: "the host is no address of this machine; 0.0.0.0 stands for all that it has",
     errno.EADDRNOTAVAIL: "the host is no address of this machine; 0.0.0.0 stands for all that it has",
+    errno.EINVAL: "it has to be tcp://HOST:PORT",
     errno.EADDRINUSE: "another process listens there; take another port, or port 0 for any free one",
 }
 """Why a socket cannot be bound, and what to do."""

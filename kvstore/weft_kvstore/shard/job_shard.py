@@ -304,6 +304,9 @@ class JobShard:
                 at = int(late.argmax())
                 text, missing = part.step_waits_for(at)
                 return f"{part.spec.key_named(at)} {text}", missing
+        for part in self.parts.values():
+            if part.spec.slots and (unset := part.first_unset()) is not None:
+                return part.unset_named(unset), []
         return text, missing
 
     def step_gate(self, message: str) -> StepGate:

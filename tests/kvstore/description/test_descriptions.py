@@ -181,6 +181,11 @@ KEY = {"key": "w", "shape": [3]}
             {"keys": [{**KEY, "compression": {"gradients": {"kind": "topk", "rate": 0.1}}}]},
             r"keys\[0\].compression.gradients: .*unknown field `rate`; did you mean 'ratio'\?",
         ),
+        ({"lr": 0.1}, "unknown field `lr`; it is said as hyper = { lr = ... }"),
+        (
+            {"keys": [{**KEY, "compression": "2bit"}]},
+            r"keys\[0\].compression: .*: as in { gradients = { kind = \"2bit\"",
+        ),
         ({"keys": [KEY, KEY]}, "keys: 'w' is there twice"),
         ({"keys": [{**KEY, "key": -1}]}, r"keys\[0\].key: key -1: a number from 0 to 2\*\*64 - 1"),
         ({"keys": [{**KEY, "key": "#1"}]}, r"keys\[0\].key: key '#1': a string must not begin with '#'"),

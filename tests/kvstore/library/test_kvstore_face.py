@@ -343,6 +343,10 @@ BOTH["u"] = BOTH["t"]
         (lambda one: one.set("w", ones(3), version=None), r"set: version: a number from 0 to 2\*\*62 - 1, not None"),
         (lambda one: one.set_hyper("speed", 1.0), "slot 0: set_hyper: rule 'sgd' has no 'speed'; it has .*lr"),
         (
+            lambda one: one.set_hyper("rescale_grad", 1.0),
+            "has no .rescale_grad., unless its description names it; it has lr",
+        ),
+        (
             lambda one: one.set_hyper("lr", 1e39, key="w"),
             "set_hyper of key 'w': 'lr': 1e.39 is infinite in float32",
         ),
@@ -394,6 +398,9 @@ def test_a_wait_names_the_call_that_is_missing() -> None:
             stores[0].pull("w").result(WAIT_S)
         with pytest.raises(StoreTimeoutError, match="key 'g' was never set: a worker has to call init"):
             stores[0].pull("g", version=0).result(WAIT_S)
+        ends = [store.end_step() for store in stores]
+        with pytest.raises(StoreTimeoutError, match="key 'g' was never set: a worker has to call init"):
+            ends[0].result(WAIT_S)
     with faces("local", describe({"w": zero(3), "v": zero(3)}, slots=2, rule="sgd"), timeout_s=0.1) as stores:
         for store in stores:
             store.push("w", ones(3)).result(WAIT_S)

@@ -98,7 +98,11 @@ def test_a_check_says_what_each_shard_will_hold(tmp_path: Path) -> None:
         (["--check"], 2, "--check needs --description"),
         (["--description", "STORE"], 2, "--description and --shard belong together"),
         (["--description", "STORE", "--shard", "2"], 1, "shard 2: it has 2, numbered from 0"),
-        (["--description", "STORE", "--shard", "0", "--bind", "nowhere"], 1, "cannot bind nowhere"),
+        (
+            ["--description", "STORE", "--shard", "0", "--bind", "nowhere"],
+            1,
+            "cannot bind nowhere: it has to be tcp://HOST:PORT",
+        ),
         (["--description", "/nowhere.toml", "--check"], 1, "No such file or directory: '/nowhere.toml'"),
     ],
 )
