@@ -62,10 +62,10 @@ class ByName(Store):
         return table, (ids, check_ids(ids, table.keys[0], key))
 
     def own_gradient(self, key: str) -> Array:
-        return self.gradient_buffer(self.named.index_of(key, "gradient_buffer"))
+        return self.memory.gradient(self.named.index_of(key, "gradient_buffer"))
 
     def own_value(self, key: str) -> Array:
-        return self.value_buffer(self.named.index_of(key, "value_buffer"))
+        return self.memory.value(self.named.index_of(key, "value_buffer"))
 
     def push(
         self,

@@ -48,7 +48,7 @@ class LocalSlot(Store):
 
     def __init__(self, store: LocalStore, description: StoreDescription, slot: int) -> None:
         super().__init__(description, slot)
-        self._memory = store._memories.setdefault(slot, self._memory)
+        self.memory = store._memories[slot]
         self.failed = store._clients[slot].failed
         self.submit = partial(store._hand_over, slot)
         self._store = store
@@ -90,7 +90,7 @@ class LocalStore(LocalSlot):
         # Whatever the number of shards, none too, there is one here: rows and slices are all on it. Nothing travels.
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
         self._description = msgspec.structs.replace(description, shards=(ENDPOINT,), keys=keys, compression=None)
-        self._memories: dict[int, ClientMemory] = {}
+        self._memories = [ClientMemory(keys) for _ in range(description.slots)]
         settings, routing = replace(settings, same_host=False), routing_of(self._description)  # Of all slots.
         self._clients = [
             ClientCore(

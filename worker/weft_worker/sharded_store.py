@@ -82,9 +82,9 @@ class ShardedStore:
         return self.store.submit(BarrierOperation(step, indices, commits=self._commits))
 
     def buffers(self, key: str) -> tuple[Array, Array]:
-        """The store's own arrays of a key: see `Store.gradient_buffer` and `Store.value_buffer`."""
-        index = self._keys.index_of(key, "gradient_buffer")
-        return self.store.gradient_buffer(index), self.store.value_buffer(index)
+        """The store's own arrays for a key's gradient and value: see `ClientMemory`."""
+        index, memory = self._keys.index_of(key, "buffers"), self.store.memory
+        return memory.gradient(index), memory.value(index)
 
     def statistics(self) -> ClientStatistics:
         return self.store.statistics()

@@ -44,6 +44,8 @@ class Store:
     submit: Callable[[Operation], StoreFuture[Any]]
     """Begins an operation, on the caller's thread, and returns its future: it does not wait, and ends the future where
     nothing can be begun any more. Raises StoreError in a child of the process that made the store."""
+    memory: ClientMemory
+    """Arrays of its own for gradients and values."""
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
         """The description is a legal one. Raises ValueError for a slot that there is not."""
@@ -52,24 +54,9 @@ class Store:
             raise ValueError(f"slot: a whole number from 0 to {slots - 1}, not {slot!r}: it is described with {slots}")
         self._description = description
         self._slot = slot
-        self._memory = ClientMemory(description.keys)
         self._process = OwnProcess()
         self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps of this slot whose push has failed, and was not made again; see `ClientCore.failed`."""
-
-    def gradient_buffer(self, key_index: int) -> Array:
-        """An array for the gradients of a key that is no table, by its index in the description: always the same one,
-        zeros at first. Nothing of it is copied on the way to a shard of this host. It is pushed like any other; what is
-        written there is read when it is pushed: it must not be written before the push's future ends. What a push that
-        has failed adds is uncertain once it is written. Raises StoreError as `submit` does."""
-        self._process.check()  # In a child it is the parent's memory, and so may its locks be.
-        return self._memory.gradient(key_index)
-
-    def value_buffer(self, key_index: int) -> Array:
-        """An array for the key's value, always the same one, to be `out` of a pull. It has that value when the pull's
-        future ends, and nothing certain while a pull into it is under way or after one has failed."""
-        self._process.check()
-        return self._memory.value(key_index)
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""
@@ -120,7 +107,7 @@ class StoreClient(Store):
         for endpoint in self._endpoints:
             check_endpoint(endpoint, least_port=1)
         routing = routing_of(description)
-        self._memory = ClientMemory(description.keys, routing if settings.same_host else None)
+        self.memory = ClientMemory(description.keys, routing if settings.same_host else None)
         self._core = ClientCore(
             description,
             routing,
@@ -130,10 +117,10 @@ class StoreClient(Store):
             settings=settings,
             endpoints=self._endpoints,
             now=time.monotonic(),
-            memory=self._memory.arena,
+            memory=self.memory.arena,
         )
         self.failed = self._core.failed
-        self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
+        self._sockets = ClientSockets(self._core, self.memory, self._endpoints, keys)
         self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
         self.submit = self._poller.submit
 
@@ -176,7 +163,6 @@ class StoreClient(Store):
         self._on_encoders("restore of residuals", lambda: encoders.restore(residuals, scale)).result(timeout_s)
 
     def _on_encoders(self, name: str, work: Callable[[], Any]) -> Future[Any]:
-        self._process.check()
         return self.submit(LocalOperation(name, work))
 
     def statistics(self) -> ClientStatistics:

@@ -496,11 +496,11 @@ class KVStore:
 
         Do not write to it before the push's future ends, which is when every slot has pushed the step and the shard has
         read it. If one thread has several slots, push from all of them before waiting."""
-        return self._store.gradient_buffer(self._buffered(key, "gradient_buffer"))
+        return self._store.memory.gradient(self._buffered(key, "gradient_buffer"))
 
     def value_buffer(self, key: UserKey) -> Array:
         """An array for a key's value, the same one at each call, to pass as `out` of a pull."""
-        return self._store.value_buffer(self._buffered(key, "value_buffer"))
+        return self._store.memory.value(self._buffered(key, "value_buffer"))
 
     def _buffered(self, key: UserKey, call: str) -> int:
         """The number of a key that may have an array of the store's own."""

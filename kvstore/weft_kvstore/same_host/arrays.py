@@ -11,6 +11,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.process import OwnProcess
 from weft_kvstore.same_host.memory import ALIGNMENT, ArenaError, SharedMemory
 from weft_kvstore.sharding import Routing
 
@@ -39,9 +40,10 @@ def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
 
 
 class ClientMemory:
-    """The arrays of a client, always the same one for a key: those of gradients are in its `arena`, where it has one.
-    Any thread may ask. Arrays are made under a lock of their own: that takes 0.3 ms a MiB, and the thread of the
-    sockets never waits for it."""
+    """The arrays of a client, always the same one for a key that is no table, by its index in the description: those of
+    gradients are in its `arena`, where it has one. Any thread may ask, and in a child of the process that made it gets
+    a StoreError: what is there is the parent's. Arrays are made under a lock of their own: that takes 0.3 ms a MiB, and
+    the thread of the sockets never waits for it."""
 
     def __init__(self, keys: Sequence[KeyDescription], routing: Routing | None = None) -> None:
         """Without a `routing` there is no arena."""
@@ -49,13 +51,17 @@ class ClientMemory:
         self._keys = keys
         self._arrays: dict[tuple[int, bool], Array] = {}
         self._lock = threading.Lock()
+        self._process = OwnProcess()
 
     def gradient(self, key_index: int) -> Array:
-        """Where a user writes a key's gradient: zeros at first."""
+        """Where a user writes a key's gradient: zeros at first. Nothing of it is copied on the way to a shard of this
+        host. It is pushed like any other; what is written there is read when it is pushed: it must not be written
+        before the push's future ends. What a push that has failed adds is uncertain once it is written."""
         return self._array(key_index, gradient=True)
 
     def value(self, key_index: int) -> Array:
-        """Where a user reads a key's value."""
+        """Where a user reads a key's value: an array to be `out` of a pull. It has that value when the pull's future
+        ends, and nothing certain while a pull into it is under way or after one has failed."""
         return self._array(key_index, gradient=False)
 
     def close(self) -> None:
@@ -66,6 +72,7 @@ class ClientMemory:
                 arena.close()
 
     def _array(self, key_index: int, *, gradient: bool) -> Array:
+        self._process.check()  # The parent's locks may be held for ever.
         found = self._arrays.get((key_index, gradient))
         if found is None:
             with self._lock:

@@ -412,8 +412,8 @@ def test_a_forked_child_is_told_to_connect_and_closes_nothing(make: Make) -> Non
         store.statistics,
         store.barrier,
         lambda: own.submit(KeyOperation(keys, version=0)),
-        lambda: own.gradient_buffer(0),
-        lambda: own.value_buffer(0),
+        lambda: own.memory.gradient(0),
+        lambda: own.memory.value(0),
     ]
     reader, writer = os.pipe()
     with warnings.catch_warnings():
