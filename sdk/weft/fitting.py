@@ -497,7 +497,12 @@ def _with_loss_inside(module: Any, loss: Any, names: Sequence[str], *, of_classe
 
     def forward(self: Any, *inputs: Any) -> dict[str, Any]:
         *fed, target = inputs
-        output = kind.forward(self, *fed) if has_rest else kind.forward(self, **dict(zip(names, fed, strict=True)))
+        inner = self._modules.pop(LOSS_MODULE, None)  # a Sequential would call it as its last layer
+        try:
+            output = kind.forward(self, *fed) if has_rest else kind.forward(self, **dict(zip(names, fed, strict=True)))
+        finally:
+            if inner is not None:
+                self._modules[LOSS_MODULE] = inner
         wanted = target.long() if of_classes and not target.is_floating_point() else target
         return {LOSS: loss(output, wanted), "output": output}
 

@@ -473,3 +473,18 @@ def test_any_other_loss_is_computed_in_the_graph_as_pytorch_does(tmp_path: Path,
     assert float(found["loss"]) == pytest.approx(float(wanted), rel=1e-5)
     assert type(module) is Scores
     assert "weft_loss" not in dict(module.named_modules())
+
+
+@pytest.mark.parametrize("loss", [nn.HuberLoss(), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))])
+def test_a_loss_in_the_graph_of_a_module_that_calls_all_its_parts_is_none_of_them(tmp_path: Path, loss: Any) -> None:
+    is_huber = isinstance(loss, nn.HuberLoss)
+    wanted = np.random.default_rng(1).standard_normal((20, 3)).astype(np.float32) if is_huber else np.arange(20) % 3
+    module, name = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), "target" if is_huber else "labels"
+    sent = submitted(module, write(tmp_path / "points.npz", x="x", y=wanted), loss=loss)
+    assert sent["data"]["columns"] == {"input": "x", name: "y"}
+    x = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
+    values = {each: value.detach().numpy() for each, value in module.named_parameters()}
+    found, _ = gradients(graph_from_json(sent["graph"]), "loss", {"input": x, name: wanted}, parameters=values)
+    theirs = loss(module(torch.from_numpy(x)), torch.from_numpy(wanted)).detach()
+    assert float(found["loss"]) == pytest.approx(float(theirs), rel=1e-5)
+    assert len(module) == 3
