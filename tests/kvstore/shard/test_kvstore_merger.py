@@ -126,33 +126,6 @@ def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyP
     assert "being merged" in ends.shard.waits_for(wait)[0]
 
 
-class Loses(Ends):
-    """The first answer loses the connection of all."""
-
-    def __init__(self, *, whole: bool) -> None:
-        super().__init__(lambda *_: None, whole=whole)
-        self.waits = [pull_of(number) for number in (1, 2)]
-
-    def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
-        self.answer_range(wait, self.shard.buckets[0] if self.shard.buckets else None, 0, 1, 1)  # type: ignore[arg-type]
-        yield
-
-    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
-        self.answered.append(wait.request)
-        for one in self.waits:
-            one.drop(self.shard.parts)
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_an_answer_that_loses_a_connection_is_the_last_one_for_it(whole: bool) -> None:
-    ends = Loses(whole=whole)
-    for wait in ends.waits:
-        ends.pull(wait)
-    ends.push_all()
-    ends.work()
-    assert ends.answered == [1]
-
-
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     ends = Ends(lambda *_: None)
     segment = PushSegment(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
