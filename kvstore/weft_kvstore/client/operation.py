@@ -212,8 +212,9 @@ class PushPull(Operation):
     the rows of the ids `wanted`. Of what is both, the values say that the gradients have arrived. `check` is called
     with a key whose values are newer than that, and their version: it fails with the error that this returns.
 
-    Nothing of that is checked: arrays are C-contiguous and have the keys' dtypes and shapes, one message may name the
-    keys of a pull (`MAX_ENTRIES`), and nobody writes what is sent, or is pulled into, before the end.
+    `out`, `as_kept` and `with_versions` are of whole values alone, `ids`, `wanted` and `shape` of rows. Nothing of all
+    that is checked: arrays are C-contiguous and have the keys' dtypes and shapes, one message may name the keys of a
+    pull (`MAX_ENTRIES`), and nobody writes what is sent, or is pulled into, before the end.
     """
 
     def __init__(
