@@ -137,7 +137,7 @@ class Faulty(Simulation):
                 blocks = [one[2] for array in arrays if array is not None for one in array.sections(0, bucket.count)]
                 held[f"pins of bucket {bucket.spec.number}"] = any(one.pinned.any() for one in blocks)
             for table in job.tables.values():
-                held[f"answers of table {table.spec.number}"] = core.job and (table.to_answer or table.task)
+                held[f"answers of table {table.spec.number}"] = core.job and (table.to_answer or table.has_task)
             found += [name for name, what in held.items() if what]
         return found
 

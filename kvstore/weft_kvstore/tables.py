@@ -106,8 +106,8 @@ class TableState(BucketSteps):
 
     `updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to nobody:
     while `is_changing` no pull can be answered. `merge_is_due` where something may have to be merged. `_ahead` has, by
-    version to come, the values that were set for it; `_known_sets` the chunks of the last calls that set something;
-    `_measured` the last step whose gradient the gate was given.
+    version to come, the values that were set for it, and `_late` those that were set during an update; `_known_sets`
+    the chunks of the last calls that set something; `_measured` the last step whose gradient the gate was given.
 
     Where slots go together gradients are added in slot order: the longest complete prefix at once, while later ones
     wait, so that the sum is the same bits for any order of arrival; or in the order of arrival. `_total` is the sum of
@@ -139,11 +139,9 @@ class TableState(BucketSteps):
         self._total: list[Rows] | None = None
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = 0
-        self.merge_is_due = False
-        self.task: Iterator[None] | None = None
-        """The merger's work on the table, which has begun and not ended."""
+        self.merge_is_due = self.has_task = False
         self.to_answer: deque[tuple[PullWait, int]] = deque()
-        """Pulls whose answers take long, each with its version."""
+        """Pulls whose answers take long, each with its version. `has_task`: the merger is at work on the table."""
         self.is_changing = False
         self.updated: list[tuple[Array, Array]] = []
         """Indices and values of rows as the last update left them, while nothing else has written rows since: who has
@@ -151,7 +149,8 @@ class TableState(BucketSteps):
         self._made: FirstOf = lambda indices: first(layout.ids_at(shard, indices))
         """The first values of rows that are not here."""
         self._measured = -1
-        self._ahead: dict[int, list[Rows]] = {}
+        self._ahead: dict[tuple[int, int], list[Rows]] = {}
+        self._late: list[Rows] = []
         self._known_sets = KnownSets()
         count = layout.rows_on(shard) if layout.growth is None else None
         self.rows = RowStorage(
@@ -287,7 +286,7 @@ class TableState(BucketSteps):
             self.updates += 1
         self._total = None
         self.versions[0] = min(self.added.ravel().tolist())
-        yield from self._put_ahead() if self._ahead else ()
+        yield from self._put_ahead(index, step + 1) if self._ahead or self._late else ()
         self.is_changing = False
         if self.reached is not None:
             self.reached(self.version, 0, 1)
@@ -410,10 +409,10 @@ class TableState(BucketSteps):
     def set(  # noqa: PLR0917  # what a message says of it
         self, slot: int, version: int, rows: Rows, origin: Hashable, first: int = 0, stop: int = 1
     ) -> bool:
-        """Sets rows now, or keeps them for their version. Of a call, the `origin`, these are chunks `first` to before
-        `stop`, each of which counts once. True if pulls or a merge may have waited for it. Raises PushRefusedError for
-        a version that has passed, that is too far ahead, or that is one too many. Where values hold at once, no update
-        is under way."""
+        """Sets rows now, or keeps them for their version, or for the end of the update under way. Of a call, the
+        `origin`, these are chunks `first` to before `stop`, each of which counts once. True if pulls or a merge may
+        have waited for it. Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one
+        too many."""
         value = self._new_rows(rows, origin, first, stop)
         if value is None:
             return False
@@ -422,16 +421,22 @@ class TableState(BucketSteps):
         passed = now + 1 if self.is_changing and spec.is_sync else now
         if not spec.holds_at_once:
             where = f"slot {slot}, key {spec.key!r}"
-            check_version(where, version, now, passed if version else 0, given=spec.given, waiting=self._ahead)
+            waiting = [of for _, of in self._ahead]
+            check_version(where, version, now, passed if version else 0, given=spec.given, waiting=waiting)
         self._known_sets.add(first, stop, origin)
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
             self._write(value, only_new=True)
             return True
-        if version <= now or spec.holds_at_once:
+        index, of = 0, version if version > now else 0
+        if spec.holds_at_once:  # Behind what the slot has pushed, unless that waits for it.
+            index, of = self.indices.get(slot, -1), 0
+            if index >= 0 and self.arrived[index, 0] > self.added[index, 0] and not self.has_unset(value.ids):
+                of = int(self.arrived[index, 0])
+        if not of and not self.is_changing:
             self._write(value)
             return True
-        parts = self._ahead.setdefault(version, [])
+        parts = self._ahead.setdefault((index, of), []) if of else self._late
         parts.append(value)
         if sum([len(one.ids) for one in parts]) > 2 * len(parts[0].ids):  # What is set again takes no more memory.
             parts[:] = [_last_of(parts)]
@@ -475,12 +480,18 @@ class TableState(BucketSteps):
         rows_of = rows_of[rows_of < len(rows.ids)]
         return Rows(rows.ids.take(rows_of), rows.values.take(rows_of, axis=0))
 
-    def _put_ahead(self) -> Iterator[None]:
-        """Puts what was set for the version that begins; stops after each piece."""
-        parts = self._ahead.pop(self.version, [])
-        for part in batches([_last_of(parts)], self.piece_rows) if parts else ():
-            self._write(part)
-            yield
+    def _put_ahead(self, index: int, version: int) -> Iterator[None]:
+        """Puts what was set for the version that begins, of slot number `index` where slots go on by themselves, then
+        what came during the update; stops after each piece."""
+        ahead, late = self._ahead.pop((index, version), []), self._late
+        self._late = []
+        for parts in (ahead, late):
+            for part in batches([_last_of(parts)], self.piece_rows) if parts else ():
+                self._write(part)
+                yield
+        if self._late:  # It came meanwhile, and holds now: so the update ends.
+            self._write(_last_of(self._late))
+            self._late = []
 
     def _write(self, value: Rows, *, only_new: bool = False) -> None:
         """Sets rows; `only_new`: those that were never set."""

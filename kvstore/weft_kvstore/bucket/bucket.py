@@ -160,7 +160,12 @@ class Bucket(BucketSteps):
         if pushed.payload_kind != PayloadKind.VALUE:
             return self.restore(slot, pushed.step, pushed.chunks, segment, origin)
         self.sets.check(slot, pushed.step, segment.first, segment.stop, origin)
-        return self.sets.accept(pushed.step, segment, origin)
+        index, behind = 0, None
+        if self.spec.holds_at_once and self._waiting and slot in self.indices:  # It comes behind what the slot pushed.
+            index = self.indices[slot]
+            arrived, added = (counts[index, segment.first : segment.stop] for counts in (self.arrived, self.added))
+            behind = np.where(arrived > added, arrived, 0)
+        return self.sets.accept(pushed.step, segment, origin, index, behind)
 
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
@@ -274,15 +279,11 @@ class Bucket(BucketSteps):
                 self.update.with_gradient(one.gradient, one.contributors, step)
             elif self.spec.is_sync:
                 self.update.without_gradient(one.first, one.stop)
-        if not self.spec.is_sync:
-            self.added[indices.start, at] = step + 1
-            self.versions[at] = self.added[:, at].min(axis=0)
-            return True
-        self.added[:, at] = step + 1
-        self.versions[at] = step + 1
+        self.added[indices.start : indices.stop, at] = step + 1
+        self.versions[at] = step + 1 if self.spec.is_sync else self.added[:, at].min(axis=0)
         if self.sets.pending:
-            self.sets.reached(step + 1, first, stop)
-        if self.reached is not None:
+            self.sets.reached(step + 1, first, stop, indices.start)
+        if self.spec.is_sync and self.reached is not None:
             self.reached(step + 1, first, stop)
         return True
 

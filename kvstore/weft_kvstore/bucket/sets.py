@@ -56,8 +56,8 @@ def check_version(where: str, version: int, now: int, passed: int, *, given: boo
 
 
 class BucketSets:
-    """`version` (slices) int64 is that of each slice, and changed by others. Invariant: `pending` has only versions
-    beyond it."""
+    """`version` (slices) int64 is that of each slice, and changed by others. `pending` has values for versions to come,
+    by the number of a slot and the version: of the slot where slots go on by themselves, else of number 0."""
 
     __slots__ = ("_given", "_spec", "_unset", "_values", "_version", "complete", "known", "pending")
 
@@ -69,7 +69,7 @@ class BucketSets:
         self._unset = given.copy()
         self.complete = not given.any()
         """Whether every slice has a value."""
-        self.pending: dict[int, PendingSegments] = {}
+        self.pending: dict[tuple[int, int], PendingSegments] = {}
         self.known = KnownSets()
 
     def unset(self, first: int, stop: int) -> Array:
@@ -85,42 +85,53 @@ class BucketSets:
             for begin, end, now in ranges_alike(self._version[low:high], low):
                 at = begin + int(self._given[begin:end].argmin())  # The first that is not, if there is one.
                 for slice_ in range(begin, end) if self.pending else (at,):  # Each counts what waits for itself.
-                    waiting = [one for one, some in self.pending.items() if some.within(slice_, slice_ + 1)]
+                    waiting = [one for (_, one), some in self.pending.items() if some.within(slice_, slice_ + 1)]
                     where, given = f"slot {slot}, {self._spec.named(slice_)}", bool(self._given[slice_])
                     check_version(where, version, now, now, given=given, waiting=waiting)
 
-    def accept(self, version: int, segment: Segment, origin: Hashable) -> list[Range]:
-        """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited."""
+    def accept(
+        self, version: int, segment: Segment, origin: Hashable, index: int = 0, pushed: Array | None = None
+    ) -> list[Range]:
+        """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited. Where slots go
+        on by themselves: `pushed` has the version of slot number `index` behind which it comes, of each slice
+        (segment), 0 where it holds at once."""
         pending, changed = PendingSegments(self._values.bounds), []
         for low, high in self.known.new(segment.first, segment.stop, origin):
             now = self._version[low:high]
             if not self._spec.holds_at_once:
-                at_once, later = now == version, now < version
+                at_once, later = now == version, np.where(now < version, version, 0)
             else:
-                later = np.zeros(high - low, np.bool_)
-                at_once = ~later
+                later = np.zeros(high - low, np.int64)
+                if pushed is not None:  # What was pushed may wait for a first value.
+                    later += np.where(self._unset[low:high], 0, pushed[low - segment.first : high - segment.first])
+                at_once = later == 0
                 if not version and self._spec.slots:
                     # A first value is given once: a process that starts anew does not undo what was learned since.
-                    at_once = self._unset[low:high] | ~self._given[low:high]
+                    at_once, later = (
+                        np.where(self._given[low:high], *both)
+                        for both in ((self._unset[low:high], at_once), (0, later))
+                    )
             for first, stop in ranges_where(at_once, low):
                 self.put(pending.part(segment, first, stop))
                 changed.append((first, stop))
-            for first, stop in ranges_where(later, low):
-                waiting = self.pending.setdefault(version, PendingSegments(self._values.bounds))
+            for first, stop, number in ranges_alike(later, low):
+                if not number:
+                    continue
+                waiting = self.pending.setdefault((index, number), PendingSegments(self._values.bounds))
                 waiting.take(first, stop)
                 waiting.put(pending.part(segment, first, stop))
         self.known.add(segment.first, segment.stop, origin)
         return changed
 
-    def reached(self, version: int, first: int, stop: int) -> None:
-        """These slices are at a version now: what was set for it holds."""
-        waiting = self.pending.get(version)
+    def reached(self, version: int, first: int, stop: int, index: int = 0) -> None:
+        """These slices are at a version now, of slot number `index`: what was set for it holds."""
+        waiting = self.pending.get((index, version))
         if waiting is None:
             return
         for segment in waiting.take(first, stop):
             self.put(segment)
         if not waiting:
-            del self.pending[version]
+            del self.pending[index, version]
 
     def put(self, segment: Segment) -> None:
         """These slices have this value now."""

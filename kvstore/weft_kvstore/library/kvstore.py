@@ -387,7 +387,7 @@ class KVStore:
         return self._call(self._rows("pull_state_rows", key, ids), version, settled=settled)
 
     def set(self, key: UserKey | UserKeys, value: Any, *, version: int) -> Future[None]:
-        """Sets the key's value at a version that has not passed; in async mode now, behind what was pushed before."""
+        """Sets the key's value at a version that has not passed; in async mode behind what was pushed before."""
         return self._set(self._whole("set", self._registry.key_set(key, "set"), value), version)
 
     def set_rows(self, key: UserKey | UserKeys, ids: Any, rows: Any, *, version: int) -> Future[None]:

@@ -116,22 +116,9 @@ class Merger:
         kind, number = pushed.payload_kind, pushed.bucket
         of_rows = kind == PayloadKind.RESTORED_STATE or (kind == PayloadKind.VALUE and pushed.chunks)
         part = shard.table(number) if of_rows or number in shard.tables else shard.bucket(number)
-        if part.spec.holds_at_once:
-            self._merge_now(part, pushed.first, pushed.first + pushed.count)
         for first, stop in part.receive_set(slot, pushed, origin):
             self._answer_range(part, first, stop)
             self.merge(part, first, stop)
-
-    def _merge_now(self, part: Bucket | TableState, first: int, stop: int) -> None:
-        """Applies what has come and waits for its turn: a value holds behind the pushes that came before it. Slices
-        that are not here are refused behind it."""
-        stop = min(stop, part.count)
-        if isinstance(part, TableState):
-            task = part.task or ()
-        else:
-            task = self._changing(part, [(first, stop)]) if part.has_waiting and first < stop else ()
-        for _ in task:
-            pass
 
     def merge_committed(self, shard: JobShard) -> None:
         """A step was committed: buckets and tables that waited for that are merged."""
@@ -170,9 +157,9 @@ class Merger:
 
     def _work_on(self, table: TableState, nbytes: int = PIECE_BYTES) -> None:
         """A table's work is one task, which goes on until nothing is to be done."""
-        if table.task is None:
-            table.task = self._working_on(table)
-            self._begin(table.spec.priority, nbytes, table.task)
+        if not table.has_task:
+            table.has_task = True
+            self._begin(table.spec.priority, nbytes, self._working_on(table))
 
     def _begin(self, priority: int, nbytes: int, task: Iterator[None]) -> None:
         """Queues a task. The first piece of a small one runs while its message is handled, if nothing else waits: to
@@ -241,7 +228,7 @@ class Merger:
             raise JobFailedError(
                 f"no memory to merge step {table.version} of {table.spec.named(0)}: {error}"
             ) from error
-        table.task = None
+        table.has_task = False
 
     def _begin_answer(self, wait: PullWait, table: TableState, version: int) -> None:
         is_short = table.fits_one_piece(wait)

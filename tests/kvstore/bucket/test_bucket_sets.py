@@ -21,6 +21,8 @@ from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.wire.codec import PushSegment
+from weft_kvstore.wire.messages import PayloadKind
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -186,6 +188,26 @@ def test_how_far_ahead_a_value_may_be_set() -> None:
         PushRefusedError, match=f"'c', slice 0, version 9: .* more than {SETS_AHEAD} ahead of version 0"
     ):
         bucket.sets.check(0, SETS_AHEAD + 1, 0, SLICES, "call")
+
+
+@pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
+def test_where_slots_go_on_by_themselves_a_value_comes_behind_what_its_slot_has_pushed(mode: Mode) -> None:
+    """Which may wait to be merged. What others have pushed comes whenever it does."""
+    description = store_of([key_of("b", (6,), 2)], slots=2, shards=1, slice_bytes=8)
+    shard = JobShard(msgspec.structs.replace(description, mode=mode, hyper={"lr": 1.0}), 0)
+    (bucket,) = shard.buckets.values()
+    for slot, step, first, stop in [(0, 0, 0, 2), (0, 1, 0, 1), (1, 0, 1, 3)]:
+        bucket.push(slot, step, [Segment(first, stop, np.ones(2 * (stop - first), np.float32))])
+    values = np.full(6, 5, np.float32)
+    pushed = PushSegment(PayloadKind.VALUE, 1, bucket.spec.number, 7, 0, 3, 0, [memoryview(values).cast("B")])
+    assert bucket.receive_set(0, pushed, "call") == [(2, 3)]
+    todo = [(0, 3)]
+    while bucket.advance(todo):
+        pass
+    found = np.concatenate([some for _, _, some in bucket.update.values.elements(0, 3)])
+    assert found.tolist() == [5.0, 5.0, *found[2:4], 4.0, 4.0]
+    assert found[2] in {4.0, 5.0}, "the other slot's, before it or behind it"
+    assert not bucket.sets.pending
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])

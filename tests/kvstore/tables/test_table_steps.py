@@ -83,7 +83,9 @@ def test_of_each_row_the_last_value_that_was_set_holds_at_its_version(sets: list
     for number, ids in enumerate(sets, 1):
         assert not table.set(1, number, *ids)
         model |= dict.fromkeys(ids, float(number))
-        assert sum(len(one.ids) for one in table.state._ahead[1]) <= 2 * ROWS, "what is set again takes no more memory"
+        assert sum(len(one.ids) for one in table.state._ahead[0, 1]) <= 2 * ROWS, (
+            "what is set again takes no more memory"
+        )
     assert table.state.sets_waiting == int(bool(sets))
     assert table.read(*range(ROWS)) == [0.0] * ROWS
     table.step(0)
@@ -217,6 +219,31 @@ def test_an_origin_that_is_known_is_never_refused() -> None:
         table.step(step)
     assert not table.set(1, 1.0, origin="a")
     assert table.read() == [5.0]
+
+
+def test_what_comes_during_an_update_holds_behind_it_and_does_not_keep_it_from_ending() -> None:
+    table = Table(mode=Mode.ASYNC)
+    table.state.piece_rows = 1
+    update = table.push(0, 0, 1, 2)
+    next(update)
+    for number in (1.0, 2.0):
+        assert not table.set(0, number, 0, 1, 2)
+    pieces = sum(1 for number, _ in enumerate(update, 3) if not table.set(0, number, 1))
+    assert pieces < 9
+    assert table.read(0, 1, 2) == [2.0, 2.0 + pieces, 2.0]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_rows_are_set_behind_what_their_slot_has_pushed_unless_that_waits_for_them(given: bool) -> None:
+    table = Table(mode=Mode.ASYNC, given=given, slots=2)
+    table.set(0, 0.0, 1)
+    updates = [table.push(step, *ids, slot=slot) for slot, step, ids in [(0, 0, [0, 1]), (1, 0, [1]), (0, 1, [1])]]
+    assert table.set(1, 7.0, 0) is given
+    assert not table.set(1, 5.0, 1)
+    for update in updates:
+        ended(update)
+    assert table.read(0, 1) == [8.0 if given else 7.0, 5.0]
+    assert not table.state.sets_waiting
 
 
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
