@@ -94,7 +94,8 @@ def fit(
             "fit takes the model and its data, and all else by name, such as loss=..., epochs=3; of arrays, "
             "numpy.savez('data.npz', x=x, y=y) makes a file of data"
         )
-    check_words("fit", arguments, ("loss", "inputs", "target", "example", "progress", "client"))
+    of_the_loss = {word: f"loss=weft.Loss('mse', {word}=...)" for word in ("output", "classes_axis", "ignore_index")}
+    check_words("fit", arguments, ("loss", "inputs", "target", "example", "progress", "client"), of_the_loss)
     stand_in, client = _stand_in(data_of(data), arguments), client or Client()
     trained, spec, scalars = _prepared(
         model,

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Required, TypeAlias, TypedDict, TypeVar, Union, is_typeddict
 
@@ -156,11 +157,13 @@ _HOMES: Mapping[str, str] = {
 """What to write for words that are of no job as a whole."""
 
 
-def check_words(owner: str, given: Iterable[str], more: Collection[str] = ()) -> None:
-    """Raises ArgumentError for a word that a job has not; `more` are those of the owner alone."""
+def check_words(
+    owner: str, given: Iterable[str], more: Collection[str] = (), homes: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raises ArgumentError for a word that a job has not; `more` are those of the owner alone, as are `homes`."""
     known = [*more, *JobArguments.__annotations__, *TrainingArguments.__annotations__]
     try:
-        refuse_unknown(owner, given, known, _HOMES)
+        refuse_unknown(owner, given, known, {**_HOMES, **homes})
     except ArgumentError as error:
         own = type(given.get("optimizer")).__name__ if isinstance(given, Mapping) else ""
         if own.lower() not in BY_NAME:

@@ -185,6 +185,7 @@ def test_optimizers_have_the_words_of_pytorch_in_its_order_and_with_its_defaults
             "validation_split",
             "fit has no 'validation_split'; write data=weft.numpy_data(path, evaluate=",
         ),
+        (partial(weft.fit, None, "a.npz"), "output", "fit has no 'output'; write loss=weft.Loss('mse', output=...)"),
         (weft.cosine, "T_max", "cosine has no 'T_max'; did you mean 'steps'?"),
         (weft.cosine, "eta_min", "cosine has no 'eta_min'; did you mean 'end'?"),
         (weft.exponential, "gamma", "exponential has no 'gamma'; did you mean 'factor'?"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -206,6 +207,9 @@ def test_a_models_own_loss_trains_as_it_is() -> None:
     assert (made.loss, made.targets, made.graph.outputs) == ("mean", (), ("mean", "y"))
     with pytest.raises(weft.ShapeError, match=r"output 'y' is float32\[batch, 3\]; a loss or metric is a single float"):
         read.with_loss("y")
+    near = "'loss'; did you mean 'log_loss'? Or write one of the model's outputs that are single floats: 'mean'"
+    with pytest.raises(weft.GraphRefusedError, match=re.escape(near)):
+        read.with_loss("loss")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +219,11 @@ def test_a_models_own_loss_trains_as_it_is() -> None:
             {"loss": "crossentropy"},
             r"no loss or metric 'crossentropy'; did you mean 'cross_entropy'\?",
         ),
-        ({"loss": "mse"}, "say which `output` the loss is of: there are 'logits', 'features'"),
+        (
+            {"loss": "mse"},
+            "say which `output` the loss is of: there are 'logits', 'features'; weft.fit takes it as "
+            r"loss=weft.Loss\('mse', 'logits'\)",
+        ),
         ({"loss": "mse", "output": "scores"}, "there is no output 'scores'; there are 'logits', 'features', and the v"),
         ({"loss": "mse", "output": "befor"}, r"no output 'befor'; did you mean 'before'\?"),
         ({"loss": "mse", "output": "logits", "target": "before"}, "target 'before' is the name of another value"),

@@ -401,7 +401,10 @@ class Comparison:
             near = did_you_mean(name, known) or f"; there are {listed(outputs)}, and the values inside the model"
             raise GraphRefusedError(f"there is no output {name!r}{near}", node=name)
         if not name and len(outputs) > 1:
-            raise GraphRefusedError(f"say which `output` the loss is of: there are {listed(outputs)}")
+            raise GraphRefusedError(
+                f"say which `output` the loss is of: there are {listed(outputs)}; weft.fit takes it as "
+                f"loss=weft.Loss({self.loss.loss!r}, {outputs[0]!r})"
+            )
         name = name or outputs[0]
         type_ = types[name]
         if not type_.dtype.is_float:

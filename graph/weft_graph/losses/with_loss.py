@@ -280,10 +280,13 @@ def _own(word: str, additions: Additions) -> str:
     if word in MEASURES:
         raise GraphRefusedError(f"{word} has no gradient: it can be a metric, and no loss; there are {listed(LOSSES)}")
     scalars = [name for name in outputs if not types[name].shape]
-    near = did_you_mean(word, (*MEASURES, *scalars)) or (
-        f"; there are {', '.join(MEASURES)}, and the model's outputs that are single floats"
-        f"{': ' + listed(scalars) if scalars else ', of which it has none'}"
-    )
+    own = "the model's outputs that are single floats"
+    near = did_you_mean(word, (*MEASURES, *scalars))
+    if near and scalars:
+        near += f" Or write one of {own}: {listed(scalars)}"
+    elif not near:
+        found = f": {listed(scalars)}" if scalars else ", of which it has none"
+        near = f"; there are {', '.join(MEASURES)}, and {own}{found}"
     raise GraphRefusedError(f"there is no loss or metric {word!r}{near}", node=word)
 
 
