@@ -170,7 +170,7 @@ def _prepared(
     """
     from weft.expression import Expression
     from weft.model import Model
-    from weft.onnx_model import from_onnx
+    from weft.onnx_model import check_source, from_onnx
     from weft.trainable import Trainable
     from weft_graph.losses.comparison import Loss
 
@@ -183,6 +183,8 @@ def _prepared(
                 "weft.numpy_data(..., columns={input: column}) says what feeds its inputs"
             )
         return model, data, metrics
+    if not _is_module(model) and not isinstance(model, Model):
+        check_source(model)
     if loss is None:
         raise ArgumentError("loss is missing: loss=torch.nn.CrossEntropyLoss(), loss='mse' or the like")
     of, source = _loss_of(loss), _Columns.read(data)

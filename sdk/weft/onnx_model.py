@@ -47,6 +47,7 @@ def from_onnx(
     Raises OnnxError and its kin, which name the node or value, ArgumentError, and MissingPackageError where `onnx` is
     not installed.
     """
+    check_source(source)
     options = onnx_form("weft_graph.onnx_form.errors").ReadOptions(
         parameters=listed("parameters", parameters),
         constants=listed("constants", constants),
@@ -80,9 +81,27 @@ def _read(source: Any, options: Any) -> Any:
         return files.read_bytes(bytes(source), options)
     if isinstance(source, str | os.PathLike):
         return files.read_file(os.fspath(source), options)
-    if hasattr(source, "SerializeToString"):
-        return onnx_form("weft_graph.onnx_form.reader").read_model(source, options)
-    raise ArgumentError(f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
+    return onnx_form("weft_graph.onnx_form.reader").read_model(source, options)
+
+
+def check_source(source: Any) -> None:
+    """Raises ArgumentError for what is no ONNX model."""
+    is_known = isinstance(source, bytes | bytearray | memoryview | str | os.PathLike)
+    # Of the class too: a ModelProto that nobody has made is none.
+    if not is_known and (isinstance(source, type) or not hasattr(source, "SerializeToString")):
+        raise ArgumentError(
+            f"a model is a path, bytes or an onnx.ModelProto, not {no_model(source)}; a PyTorch model is a "
+            "torch.nn.Module, which weft.fit and weft.from_torch take"
+        )
+
+
+def no_model(given: Any) -> str:
+    """What somebody gives in the place of a model, and what to give."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}: make one of it, {given.__name__}(...)"
+    if isinstance(given, Mapping):
+        return f"{type(given).__name__}: values alone are no model, give the module that they are of"
+    return type(given).__name__
 
 
 def listed(argument: str, given: Patterns) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Never, Required, TypeAlias, TypedDict, TypeVar, Union, is_typeddict
 
 from weft.api.base import Model

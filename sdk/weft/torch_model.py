@@ -23,7 +23,7 @@ import numpy as np
 
 from weft.errors import ArgumentError, MissingPackageError, ModuleRefusedError
 from weft.model import Model
-from weft.onnx_model import Patterns, from_onnx, listed
+from weft.onnx_model import Patterns, from_onnx, listed, no_model
 from weft.onnx_package import onnx_form
 from weft.torch_errors import cause, chain, refusal
 from weft.torch_proof import prove
@@ -70,7 +70,7 @@ def from_torch(
     """
     torch = _torch()
     if not isinstance(module, torch.nn.Module):
-        raise ArgumentError(f"module is a torch.nn.Module, not {type(module).__name__}")
+        raise ArgumentError(f"module is a torch.nn.Module, not {no_model(module)}")
     args, kwargs = _apart(torch, *_arguments(torch, example))
     shapes = _shapes(torch, module, dynamic, args, kwargs)
     if verify:

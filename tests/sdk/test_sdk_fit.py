@@ -328,6 +328,20 @@ def test_a_metric_may_be_an_output_of_the_module(tmp_path: Path) -> None:
     assert list(sent["metrics"]) == ["spread"]
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Scores, "the class Scores: make one of it, Scores(...); a PyTorch model is a torch.nn.Module, which weft.fit"),
+        (Scores().state_dict(), "OrderedDict: values alone are no model, give the module that they are of; a PyTorch"),
+        (lambda x: x, "function; a PyTorch model is a torch.nn.Module"),
+    ],
+)
+def test_what_is_no_model_is_told_what_to_give(tmp_path: Path, model: Any, said: str) -> None:
+    path = write(tmp_path / "points.npz", x="x", y="y")
+    with pytest.raises(weft.ArgumentError, match=re.escape(said)):
+        weft.fit(model, path, loss="cross_entropy", epochs=1)  # no server is asked
+
+
 def test_arrays_in_the_place_of_a_file_are_told_what_to_do() -> None:
     with pytest.raises(weft.ArgumentError, match=r"fit takes the model and its data, and all else by name.*savez"):
         weft.fit(Scores(), np.ones((20, 4)), np.ones(20), epochs=1)  # type: ignore[arg-type]  # the mistake is the point
