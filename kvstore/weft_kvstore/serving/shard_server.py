@@ -18,7 +18,7 @@ import zmq
 from weft.agent.trace import TraceRecorder
 from weft.api.store import gradient_key
 from weft.api.trace import SpanKind
-from weft_kvstore.description.check import check_description
+from weft_kvstore.description.check import NO_SHARDS, DescriptionError, check_description
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.encryption import CurveAuthenticator
 from weft_kvstore.errors import StoreError
@@ -198,6 +198,8 @@ class ShardServer:
         says so.
         """
         check_description(description)
+        if not description.shards:
+            raise DescriptionError(NO_SHARDS)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
         made = JobShard(

@@ -127,6 +127,8 @@ def test_a_store_without_shards_is_for_one_process(tmp_path: Path) -> None:
     assert "shards: none; a store of processes has an endpoint for each" in weft_kvstore(*shard(path, 0)[2:]).stderr
     with pytest.raises(DescriptionError, match="shards: none"):
         KVStore.connect(path, 0)
+    with ShardServer() as server, pytest.raises(DescriptionError, match="shards: none"):
+        server.open(read_description(path), 0)
     with KVStore.local(path) as store:
         assert store.keys == ("w", 5)
 
