@@ -44,6 +44,10 @@ EXAMPLE_ROWS: Final = 8
 """Rows that a module is exported with: enough that BatchNorm's gradients are not all zero."""
 MOST_READ_BYTES: Final = 1 << 28
 """Of a column, for its first rows."""
+_FEWEST_ROWS: Final = 2
+"""From which PyTorch's exporter sees that the batch may have any size."""
+_NUMBERS: Final = "numpy.unique(column, return_inverse=True)[1]"
+"""What makes numbers of text."""
 
 
 @shown_with_keywords_of(job_spec)
@@ -276,22 +280,37 @@ class _Columns:
         if self.found is not None and name not in self.found:
             raise ArgumentError(f"{argument}: {self.path} has no column {name!r}; it has {self._listed}")
 
-    def check_finite(self, column: str) -> None:
-        """Raises ArgumentError for a number among the first rows that is not finite: PyTorch would be tried on it."""
+    def check_rows(self, column: str) -> None:
+        """Raises ArgumentError for first rows that PyTorch cannot be tried on: text, fewer than two, or a number that
+        is not finite."""
         rows = (self.found or {})[column]
+        if rows.dtype.kind in "US":
+            raise ArgumentError(f"column {column!r} of {self.path} is text: save numbers for it, such as {_NUMBERS}")
+        if rows.ndim and len(rows) < _FEWEST_ROWS:
+            count = "no rows" if not len(rows) else "one row"
+            raise ArgumentError(f"column {column!r} of {self.path} has {count}: a module is exported with two or more")
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
             row = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)))
             raise ArgumentError(f"row {row} of column {column!r} of {self.path} is not finite: correct the data")
 
-    def check_classes(self, column: str | None, loss: str) -> None:
-        """Raises ArgumentError for a target that has no numbers of classes, before PyTorch exports the module."""
+    def check_classes(self, column: str | None, loss: str, *, is_guessed: bool) -> None:
+        """Raises ArgumentError for a target that has no numbers of classes, before PyTorch exports the module.
+        `is_guessed`: it is the target for its place in the file alone."""
         rows = (self.found or {}).get(column or "")
         if rows is not None and rows.dtype.kind not in "iub":
-            one_hot = rows.ndim > 1
-            remedy = ".argmax(-1), if the classes are its last axis" if one_hot else ".astype('int64')"
+            others = [name for name, each in (self.found or {}).items() if each.dtype.kind in "iu" and each.ndim == 1]
+            remedy = "save it with .argmax(-1), if the classes are its last axis"
+            if is_guessed and others:
+                remedy = (
+                    f"inputs take the columns in the order of the file; say which is the target: target={others[0]!r}"
+                )
+            elif rows.dtype.kind in "US":
+                remedy = f"save numbers for it, such as {_NUMBERS}"
+            elif rows.ndim == 1:
+                remedy = "save it with .astype('int64')"
             raise ArgumentError(
                 f"target: column {column!r} of {self.path} is {rows.dtype}{[*rows.shape[1:]] or ''}, and {loss} takes "
-                f"numbers of classes, such as int64: save it with {remedy}"
+                f"numbers of classes, such as int64: {remedy}"
             )
 
     def of_other_dtype(self, error: ModuleRefusedError, fed: Iterable[str], module: Any) -> ModuleRefusedError | None:
@@ -340,6 +359,11 @@ class _Columns:
         left = [name for name in self.found or {} if name != target and name not in mapped]
         if missing == names and len(left) == len(names) + (target is None and not mapped):
             return dict(zip(names, left, strict=False))
+        if missing == names and len(left) == len(names) and target is None:
+            raise ArgumentError(
+                f"{self}, as many as the model has inputs ({', '.join(names)}), and none that the loss compares with: "
+                "save the target in the file too; where a column is both, or the loss has no target, say inputs=(...)"
+            )
         raise ArgumentError(
             f"{self}; say which of them feed the model's inputs {', '.join(names)}, in this order: inputs=(...)"
         )
@@ -365,7 +389,8 @@ class _Columns:
             return name
         if len(left) == 1:
             return left[0]
-        raise ArgumentError(f"{self}; say which of them the loss compares with: target=...")
+        none = "" if left else "none is left for the target: save it in the file too, or "
+        raise ArgumentError(f"{self}; {none}say which of them the loss compares with: target=...")
 
 
 def _first_rows(archive: zipfile.ZipFile, name: str) -> Array:
@@ -436,9 +461,10 @@ def _exported(
         module, feeding = _with_loss_inside(module, inside, names, of_classes=of_classes), {**feeding, last: column}
     elif classes is not None and classes.loss in CLASSES:
         name = classes.target or "labels"
-        source.check_classes(feeding.get(name) or source.target(name, feeding, target), classes.loss)
+        compared = feeding.get(name) or source.target(name, feeding, target)
+        source.check_classes(compared, classes.loss, is_guessed=target is None and inputs is None and compared != name)
     for column in feeding.values():
-        source.check_finite(column)
+        source.check_rows(column)
     device = next((each.device for each in module.parameters()), None)
     rows = {name: torch.from_numpy(source.found[column]).to(device) for name, column in feeding.items()}
     fed = rows if is_by_name and inside is None else tuple(rows.values())

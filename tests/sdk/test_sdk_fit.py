@@ -253,6 +253,10 @@ def test_arguments_are_checked_before_the_module_is_exported(tmp_path: Path) -> 
     [
         (np.ones(20, np.float32), "column 'y' of {path} is float32, and cross_entropy takes numbers of classes"),
         (np.ones((20, 3), np.float32), "column 'y' of {path} is float32[3], and cross_entropy takes numbers"),
+        (
+            np.repeat("a", 20),
+            "such as int64: save numbers for it, such as numpy.unique(column, return_inverse=True)[1]",
+        ),
     ],
 )
 def test_a_target_without_numbers_of_classes_is_told_before_the_module_is_exported(
@@ -262,6 +266,23 @@ def test_a_target_without_numbers_of_classes_is_told_before_the_module_is_export
     monkeypatch.setattr("weft.torch_model.from_torch", lambda *_: pytest.fail("the module was exported"))
     with pytest.raises(weft.ArgumentError, match=re.escape(said.format(path=path))):
         submitted(Scores(), path, loss=nn.CrossEntropyLoss())
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"kind": "y", "series": "x"}, "inputs take the columns in the order of the file; say which is the target: t"),
+        ({"series": "x"}, "as many as the model has inputs (input), and none that the loss compares with: save the t"),
+        ({"input": "x"}, "; none is left for the target: save it in the file too, or say which of them the loss comp"),
+        ({"input": np.ones((0, 4), np.float32), "y": np.ones(0, int)}, "column 'input' of {path} has no rows: a modu"),
+        ({"input": np.ones((1, 4), np.float32), "y": np.ones(1, int)}, "column 'input' of {path} has one row: a modu"),
+        ({"input": np.repeat("a", 20), "y": "y"}, "column 'input' of {path} is text: save numbers for it, such as nu"),
+    ],
+)
+def test_columns_that_do_not_fit_are_told_with_their_cause(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
+    path = write(tmp_path / "points.npz", **columns)
+    with pytest.raises(weft.ArgumentError, match=re.escape(said.format(path=path))):
+        submitted(nn.Sequential(nn.Linear(4, 3)), path, loss=nn.CrossEntropyLoss())
 
 
 def test_the_server_is_asked_before_the_module_is_exported(tmp_path: Path) -> None:
