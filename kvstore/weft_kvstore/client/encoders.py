@@ -207,14 +207,18 @@ class GradientEncoders:
             self._scale = outcome.scale.after(finite=outcome.finite, scaling=self._scaling)
 
     def begin(self, keys: KeySet, step: int) -> list[KeyEncoder | None]:
-        """The encoder of each key for a push of a step; None where the key keeps no residual. Raises StoreRefusedError
-        for a step of which a key's was begun before, or a later one, and has not failed: then nothing has."""
+        """The encoder of each key for a push of a step; None where the key keeps no residual. All are None where the
+        step of those that do has arrived before: it is not encoded again. Raises StoreRefusedError where a key's is
+        under way, or a later one was pushed in its place: then nothing has begun."""
         found = [self._encoders.get(name) for name in keys.names]
         for name, one in zip(keys.names, found, strict=True):
             last = None if one is None else one.pushed_instead(step)
             if last is not None:
+                known = [one for one in found if one is not None]
+                twice = all(one.is_pushed(step) for one in known)
+                if twice and not any(step in one.begun for one in known):
+                    return [None] * len(found)
                 detail = f"step {last} was pushed already, and what compression left out is in later steps"
-                twice = all(one is not None and one.is_pushed(step) for one in found)
                 error = PushedTwiceError if twice else StoreRefusedError
                 raise error(f"slot {self._slot}: push of key {name!r}, step {step}: {detail}")
         for one in found:

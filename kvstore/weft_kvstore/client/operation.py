@@ -298,11 +298,13 @@ class KeyOperation(PushPull):
                 self.reading is Reading.OWN and self.version > 0 and self.names is None and not self.as_kept
             )
         kind, ahead = self.payload_kind, self.sent_at * CALL_PRIORITY
+        known: dict[int, int] = {}
         if kind is not None:
             arrays, self._missing = self.arrays, plan.total
             number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
             if plan.has_pushed and kind is _GRADIENT:
                 self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []
+                is_known = all(one is None for one in self._key_encoders)  # What keeps a residual has arrived before.
             self.segments, of_call = {}, partial(plan.read, arrays)
             for shard, segments in plan.segments.items():
                 mine = self.segments[shard] = []
@@ -310,6 +312,10 @@ class KeyOperation(PushPull):
                     source: Source = of_call
                     bounds = segment.bounds
                     if self._encoders is not None and segment.pushed is not None:
+                        if is_known and segment.pushed.codec.residual:
+                            self._missing -= segment.count
+                            known[shard] = known.get(shard, 0) + segment.count
+                            continue
                         bounds, scale = segment.pushed.begins, self._encoders.scale
                         source = one = EncodedSegment(
                             plan, segment, arrays, self._key_encoders, step=self.step, scale=scale
@@ -330,6 +336,9 @@ class KeyOperation(PushPull):
                             priorities=priorities,
                         )
                     )
+            self.has_arrived = self._missing == 0
+        if known and not self.is_pull:
+            return {shard: left for shard, slices in plan.counts.items() if (left := slices - known.get(shard, 0))}
         if count == 1:
             return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}

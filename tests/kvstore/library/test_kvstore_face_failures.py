@@ -137,16 +137,20 @@ def test_a_compressed_push_that_was_refused_and_finds_no_memory_is_made_again(mo
         assert store.pull("w").result(WAIT_S).tolist() == [-8.0, -8.0]
 
 
-def test_a_compressed_step_that_is_pushed_twice_counts_once_and_asks_for_nothing(make: Make) -> None:
+@pytest.mark.parametrize("keys", [["w"], ["w", "plain"], ["plain", "w", "v"]])
+def test_a_compressed_step_that_is_pushed_twice_counts_once(make: Make, keys: list[str]) -> None:
+    """Also in a list with keys that travel as they are."""
     compression = {"gradients": {"kind": "2bit", "threshold": 1.0}, "least_bytes": 1}
-    (store,) = make(describe({"w": zero(2)}, slots=1, rule="sgd", lr=1.0, compression=compression))
-    store.push("w", ones(2)).result(WAIT_S)
-    second = store.push("w", ones(2), step=0).exception(WAIT_S)
-    assert second is None or "step 0 was pushed already" in str(second)
-    assert store.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
-    store.push("w", ones(2)).result(WAIT_S)
+    described = {"w": zero(2), "v": zero(2), "plain": Key((2,), initializer=0.0, compression={})}
+    (store,) = make(describe(described, slots=1, rule="sgd", lr=1.0, compression=compression))
+    store.push(keys, [ones(2)] * len(keys)).result(WAIT_S)
+    for _ in range(2):
+        assert store.push(keys, [ones(2)] * len(keys), step=0).result(WAIT_S) is None
+        found = store.pushpull(keys, [ones(2)] * len(keys), step=0).result(WAIT_S)
+        assert [one.tolist() for one in found] == [[-1.0, -1.0]] * len(keys)
+    store.push(keys, [ones(2)] * len(keys)).result(WAIT_S)
     store.end_step().result(WAIT_S)
-    assert store.pull("w").result(WAIT_S).tolist() == [-2.0, -2.0]
+    assert [one.tolist() for one in store.pull(keys).result(WAIT_S)] == [[-2.0, -2.0]] * len(keys)
 
 
 @pytest.mark.parametrize("call", ["", "push", "pull"])
