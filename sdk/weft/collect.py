@@ -27,6 +27,7 @@ from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import Constant, Graph, Input, Node, Parameter, Subgraph
 from weft_graph.names import all_nodes
 from weft_graph.schema import name_at
+from weft_graph.spelling import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,9 @@ def cut(graph: Graph, *outputs: str, name: str | None = None) -> Graph:
             nodes.add(makers[value])
             waiting.extend(i for i in graph.nodes[makers[value]].inputs if i)
         elif value not in given:
-            raise GraphRefusedError(f"graph {graph.name!r} has no value {value!r}", node=value)
+            near = did_you_mean(value, (*graph.outputs, *makers, *given))
+            near = near or f"; there are its outputs {', '.join(map(repr, graph.outputs))}, and the values inside it"
+            raise GraphRefusedError(f"graph {graph.name!r} has no value {value!r}{near}", node=value)
     return Graph(
         name=name or graph.name,
         inputs=tuple(i for i in graph.inputs if i.name in needed),

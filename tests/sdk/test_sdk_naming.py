@@ -137,8 +137,10 @@ def test_cutting_a_collected_graph_keeps_every_name() -> None:
 
 def test_cutting_at_what_is_not_there_is_refused() -> None:
     graph = ops.relu(weft.input("x", (2,))).graph()
-    with pytest.raises(GraphRefusedError, match="'y'"):
+    with pytest.raises(GraphRefusedError, match="no value 'y'; there are its outputs 'relu', and the values inside it"):
         weft.cut(graph, "y")
+    with pytest.raises(GraphRefusedError, match=r"no value 'rleu'; did you mean 'relu'\?"):
+        weft.cut(graph, "rleu")
     with pytest.raises(GraphRefusedError, match="at least one"):
         weft.cut(graph)
 
