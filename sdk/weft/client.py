@@ -29,7 +29,16 @@ from weft.errors import DEFAULT_PORT, ArgumentError, InvalidRequestError, NotFou
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_handle import JobHandle
 from weft.parameter_file import save_values
-from weft.submission import JobArguments, check_words, file_of, job_spec, shown_with_keywords_of, trainable_of
+from weft.submission import (
+    JobArguments,
+    Optimizer,
+    check_words,
+    file_of,
+    job_spec,
+    optimizer_given,
+    shown_with_keywords_of,
+    trainable_of,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -64,6 +73,7 @@ class ResumeArguments(TypedDict, total=False):
     epochs: int | None
     workers: int | None
     shards: int | None
+    optimizer: Optimizer | None
     lr: float | None
     stop_when: StopWhen | Mapping[str, Any] | str | None
     name: str | None
@@ -269,8 +279,9 @@ class Client:
         """Continue a job that has ended from its last snapshot: parameters, optimizer state, step and data order.
 
         `job` is a handle or an id. The result is a new job. Arguments replace those of the first job: `steps` or
-        `epochs` is the total length of both, `stop_when="none"` removes its early stop. Raises NotFoundError,
-        InvalidRequestError if there is no snapshot, ArgumentError.
+        `epochs` is the total length of both, `stop_when="none"` removes its early stop, and `optimizer` is one with the
+        same state, such as AdamW for Adam. Raises NotFoundError, InvalidRequestError if there is no snapshot,
+        ArgumentError.
         """
         return self.submit_spec(self.resume_spec(job, **changes))
 
@@ -291,7 +302,11 @@ class Client:
             changed["name"] = given["name"]
         if "steps" in given or "epochs" in given:
             changed["run"] = {**spec.run.model_dump(), "steps": given.get("steps"), "epochs": given.get("epochs")}
+        if "optimizer" in given:
+            changed["optimizer"] = optimizer_given(given["optimizer"])
         if "lr" in given:
+            if "optimizer" in given:
+                raise ArgumentError("resume: lr is the earlier optimizer's; say that of the new one as its own lr")
             changed["optimizer"] = {**spec.optimizer.model_dump(exclude_unset=True), "lr": given["lr"]}
         if "stop_when" in given:
             end = given["stop_when"]

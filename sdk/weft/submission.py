@@ -261,7 +261,7 @@ def job_spec(
                 columns={**own, **source.columns},
                 batch_size=source.batch_size if batch_size is None else batch_size,
             ),
-            optimizer=trained.optimizer or SGD() if optimizer is None else _optimizer(optimizer),
+            optimizer=trained.optimizer or SGD() if optimizer is None else optimizer_given(optimizer),
             run=run,
             parallelism=parallelism,
             recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
@@ -282,7 +282,7 @@ def job_spec(
         )
 
 
-def _optimizer(given: Optimizer) -> Any:
+def optimizer_given(given: Optimizer) -> Any:
     """What the job's document takes as its optimizer. Raises ArgumentError for one that is not weft's."""
     from weft.optimizer_graph import CustomOptimizer
 

@@ -290,7 +290,7 @@ def test_a_token_that_no_header_carries_is_told(token: str) -> None:
 def test_a_job_is_resumed_as_it_was_but_for_what_is_given() -> None:
     loss, _ = expressions()
     before = weft.job_spec(loss, data=DATA, epochs=3, evaluate_every=7, optimizer=weft.Adam(lr=0.01), workers=2, seed=5)
-    script = answers(job(), before, job(), before, job())
+    script = answers(job(), before, job(), before, job(), before, job())
     client = script.client()
     client.resume("job")
     spec = JobSpec.model_validate_json(script.requests[2].content)
@@ -301,6 +301,8 @@ def test_a_job_is_resumed_as_it_was_but_for_what_is_given() -> None:
     assert (spec.resume, spec.name, spec.seed) == ("job-1", "longer", 5)
     assert spec.run == RunLength(steps=90, evaluate_every=7)
     assert (spec.parallelism.workers, spec.parallelism.shards, spec.optimizer) == (4, 1, weft.Adam(lr=0.5))
+    client.resume(weft.JobHandle(client.http, job()), optimizer=weft.AdamW(lr=0.5))
+    assert JobSpec.model_validate_json(script.requests[6].content).optimizer == weft.AdamW(lr=0.5)
     with pytest.raises(weft.ArgumentError, match=r"^resume has no 'epoch'; did you mean 'epochs'"):
         client.resume("job-1", epoch=3)  # type: ignore[call-arg]  # the mistake is the point
 
