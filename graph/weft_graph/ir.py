@@ -91,6 +91,9 @@ class Input:
 GIVEN = "Given"
 """The initializer of a parameter whose first value comes beside the graph."""
 
+UNREACHED = "no gradient reaches it"
+"""Why an array of a file does not train that is read before operators without a gradient alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Initializer:

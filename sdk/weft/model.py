@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import ArgumentError
 from weft.evaluation import evaluate
 from weft.expression import Expression
-from weft.model_report import report
+from weft.model_report import paths, report
 from weft.parameter_file import refuse_parameter_file
 from weft.read_expressions import expressions
 from weft.records import Array
 from weft.trainable import Trainable
 from weft_graph.errors import GraphRefusedError
-from weft_graph.ir import Graph, Input, Parameter
+from weft_graph.ir import UNREACHED, Graph, Input, Parameter
 from weft_graph.losses.comparison import Loss
-from weft_graph.losses.with_loss import with_loss
+from weft_graph.losses.with_loss import WithLoss, with_loss
 
 if TYPE_CHECKING:
     import os
 
     from weft.api.optimizer import OptimizerSpec
     from weft.evaluation import Feeds
+
+MOST_SHOWN = 8
+"""Parameters that a warning names."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,12 +168,25 @@ class Model:
         return Trainable(
             made,
             self.values,
-            (*self.warnings, *made.notes),
+            (*self.warnings, *made.notes, *self._unreached(made)),
             self.graph.outputs,
             self.optimizer,
             {**self.reasons, **idle},
             self.proof,
         )
+
+    def _unreached(self, made: WithLoss) -> Iterator[str]:
+        """A sentence about parameters that the loss depends on, and gives no gradient."""
+        reached = paths(replace(made.graph, outputs=(made.loss,)))
+        names = [
+            each.name
+            for each in made.graph.parameters
+            if (each.trainable and each.name not in reached) or self.reasons.get(each.name) == UNREACHED
+        ]
+        if names:
+            more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+            shown = ", ".join(map(repr, names[:MOST_SHOWN]))
+            yield f"no gradient reaches parameters, as behind a detach(): {shown}{more}"
 
     def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0, training: bool = False) -> None:
         """Write the model with its values to an ONNX file for inference. `training` keeps BatchNorm and Dropout

@@ -757,6 +757,23 @@ def test_without_verification_a_module_is_taken_as_it_was_exported(capsys: pytes
     assert not capsys.readouterr().err
 
 
+def test_parameters_that_no_gradient_reaches_are_named_once_there_is_a_loss() -> None:
+    class Behind(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.second(self.first(x).detach())
+
+    made = weft.from_torch(Behind(), x()).with_loss("cross_entropy")
+    told = "no gradient reaches parameters, as behind a detach(): 'first.weight', 'first.bias'"
+    assert made.warnings == (told,)
+    frozen = Behind()
+    frozen.first.requires_grad_(False)
+    assert weft.from_torch(frozen, x()).with_loss("cross_entropy").warnings == ()
+
+
 def test_the_exporters_warnings_are_one_sentence() -> None:
     with pytest.MonkeyPatch.context() as patch:
         original = torch.onnx.export

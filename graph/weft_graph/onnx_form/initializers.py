@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from ml_dtypes import finfo
 
-from weft_graph.ir import ONNX_DOMAIN, Node, Subgraph
+from weft_graph.ir import ONNX_DOMAIN, UNREACHED, Node, Subgraph
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.onnx_form.errors import Array, OnnxError, ReadOptions
 from weft_graph.onnx_form.own_metadata import LAZY, ROLE, ROW_SPARSE, own_metadata
@@ -108,9 +108,9 @@ def role_of(name: str, array: Array, said: Said, found: Reads, options: ReadOpti
     if said.kind not in {None, PARAMETER}:
         return Role.CONSTANT, _NO_PARAMETER.get(said.kind or "", "computed by the exporter")
     if said.kind == PARAMETER:
-        return (Role.PARAMETER, "") if name in found.trained else (Role.UNTRAINED, "no gradient reaches it")
+        return (Role.PARAMETER, "") if name in found.trained else (Role.UNTRAINED, UNREACHED)
     if name not in found.trained:
-        return Role.CONSTANT, "no gradient reaches it"
+        return Role.CONSTANT, UNREACHED
     if array.ndim and not _is_mask(array):
         return Role.PARAMETER, ""
     return Role.CONSTANT, "a mask" if array.ndim else "a single number"
