@@ -87,22 +87,28 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def says_its_words(function: F) -> F:
-    """A function that answers a keyword which it has not with `refuse_unknown`, and other wrong calls in one line."""
+    """A function or class that answers a keyword which it has not with `refuse_unknown`, and other wrong calls in one
+    line."""
     signature = inspect.signature(function)
+    kind: Any = function if isinstance(function, type) else None
+    body: Any = function if kind is None else kind.__init__
 
-    @functools.wraps(function)
+    @functools.wraps(body)
     def called(*args: Any, **keywords: Any) -> Any:
         wrong = ""
         try:
-            signature.bind(*args, **keywords)
+            signature.bind(*args[kind is not None :], **keywords)
         except TypeError as error:
             wrong = str(error)
         if wrong:
             name, words = function.__name__, list(signature.parameters)
             refuse_unknown(name, keywords, words)
             raise ArgumentError(f"{name}: {wrong}; its arguments are {_listed(words)}")
-        return function(*args, **keywords)
+        return body(*args, **keywords)
 
+    if kind is not None:
+        kind.__init__ = called
+        return function
     return called  # type: ignore[return-value]  # of the function's own signature
 
 

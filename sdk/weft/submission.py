@@ -35,7 +35,7 @@ from weft.api.job import (
 from weft.api.optimizer import SGD, OptimizerSpec
 from weft.api.store import AverageSpec, LossScalingSpec
 from weft.api.values import SAFETENSORS
-from weft.arguments import checked, keep_best_of, refuse_unknown, stop_when_of
+from weft.arguments import checked, keep_best_of, refuse_unknown, says_its_words, stop_when_of
 from weft.data import numpy_data
 from weft.errors import ArgumentError
 from weft.optimizers import BY_NAME
@@ -61,6 +61,7 @@ _DEFAULTS: Mapping[str, Any] = {
 """What a job has where nothing is said."""
 
 
+@says_its_words
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
     """How gradients and parameters travel between workers and shards.
@@ -79,6 +80,7 @@ class Communication:
     compression: StoreCompressionSpec | Mapping[str, Any] | None = _DEFAULTS["compression"]
 
 
+@says_its_words
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
     """What a job survives, and what is saved of it.
@@ -95,6 +97,7 @@ class Recovery:
     keep_state: bool = _DEFAULTS["keep_state"]
 
 
+@says_its_words
 @dataclass(frozen=True, slots=True)
 class EMA:
     """Averages of the parameters over the steps: exponential with `decay`, plain without.
