@@ -240,16 +240,18 @@ class TableState(BucketSteps):
         gradient: list[Rows] | None = segments[0].elements
         return gradient
 
-    def _due(self, next_step: int) -> tuple[int, int, list[Rows] | None] | None:
-        """The next update, once `_adding` has completed it: of a job's step, the sum of its gradients, or None where
-        there was none; else the first gradient that came of those that are next of their slot, which is not taken. The
-        number of a slot, the step, and the gradient."""
+    def _next(self) -> list[tuple[int, int, list[Rows] | None]]:
+        """What is next, once `_adding` has completed it: of a job's step, the sum of its gradients, or None where there
+        was none; else each slot's next gradient, which is not taken, in order of arrival. The number of a slot, the
+        step, and the gradient."""
         if self.spec.is_sync:
-            return (0, next_step, self._total) if min(self.added.ravel().tolist(), default=0) > next_step else None
-        for (index, step), pending in self._waiting.items():
-            if self.added[index, 0] == step:
-                return index, step, pending.segments[0].elements
-        return None
+            step = self.version
+            return [(0, step, self._total)] if min(self.added.ravel().tolist(), default=0) > step else []
+        return [
+            (index, step, pending.segments[0].elements)
+            for (index, step), pending in self._waiting.items()
+            if self.added[index, 0] == step
+        ]
 
     # --- Updates
 
@@ -264,10 +266,12 @@ class TableState(BucketSteps):
             if used >= PIECE_ELEMENTS:
                 used = 0
                 yield
-        due = self._due(version)
-        if due is None or (self.spec.given and self.next_has_unset()):
+        due = self._next()
+        if self.spec.given:  # A slot that waits for first values holds up no other.
+            due = [one for one in due if not self._lacks_rows(one[2])]
+        if not due:
             return False
-        index, step, total = due
+        index, step, total = due[0]
         if self.spec.gate is not None:
             if self._measured != step:
                 yield from self._measure(step, total)
@@ -293,9 +297,11 @@ class TableState(BucketSteps):
         return True
 
     def next_has_unset(self) -> bool:
-        """Whether the next update has to wait, since some of its rows were never set."""
-        due = self._due(self.version)
-        return due is not None and any(self.has_unset(part.ids) for part in due[2] or ())
+        """Whether an update that is next has to wait, since some of its rows were never set."""
+        return any(self._lacks_rows(gradient) for _, _, gradient in self._next())
+
+    def _lacks_rows(self, gradient: list[Rows] | None) -> bool:
+        return any(self.has_unset(part.ids) for part in gradient or ())
 
     def has_unset(self, indices: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""

@@ -274,7 +274,7 @@ class Router:
         return True
 
     def close(self) -> None:
-        """Closes it; what was not sent is dropped. Idempotent."""
+        """Closes it; what was not sent is dropped."""
         self.connections.close()
         self.socket.close(0)
         if self._authenticator is not None:

@@ -246,6 +246,18 @@ def test_rows_are_set_behind_what_their_slot_has_pushed_unless_that_waits_for_th
     assert not table.state.sets_waiting
 
 
+def test_a_slot_that_waits_for_first_values_holds_up_no_other() -> None:
+    table = Table(mode=Mode.ASYNC, given=True, slots=2)
+    table.set(0, 0.0, 1)
+    for slot, step, row in [(0, 0, 2), (1, 0, 1), (0, 1, 1), (1, 1, 1)]:
+        ended(table.push(step, row, slot=slot))
+    assert table.read(1) == [2.0], "a slot's pushes keep their order"
+    assert table.set(0, 0.0, 2)
+    ended(table.state.merging())
+    ended(table.state.merging())
+    assert table.read(1, 2) == [3.0, 1.0]
+
+
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
 def test_a_first_value_that_comes_late_undoes_nothing(mode: Mode) -> None:
     table = Table(mode=mode, given=True)
