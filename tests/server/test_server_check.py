@@ -314,7 +314,7 @@ def test_numbers_that_a_parameter_cannot_have_are_those_that_the_store_would_ref
     keys = [plan.keys[0].model_copy(update=given)]
     stored = plan.model_copy(update={"keys": keys, "hyper": {"lr": lr, "weight_decay": 0.0}})
     description = descriptions.from_builtins(stored.store("job", 1, ["tcp://127.0.0.1:1"]).model_dump(mode="json"))
-    assert takes(lambda: check_description(description, placed=False), DescriptionError) is taken
+    assert takes(lambda: check_description(description), DescriptionError) is taken
     for parameter in wanted.graph["parameters"][1:]:
         parameter["trainable"] = False  # What `w` can have is asked, and the rate is for no other one.
     assert takes(lambda: read_and_check(wanted, None, Bounds()), JobRefusedError) is taken

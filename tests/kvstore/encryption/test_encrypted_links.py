@@ -185,7 +185,7 @@ def test_a_link_that_breaks_is_encrypted_anew_and_loses_nothing(clients: Path) -
             proxy.cut()
             proxy.restore()
             assert value.result(WAIT_S).max() == -1.0 - step
-        assert store.statistics().links[0].connections > 3
+        wait_until(lambda: store.statistics().links[0].connections > 3)  # The last may break behind its value.
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
