@@ -222,7 +222,7 @@ class JobSpec(Renamed):
     stop_when: StopWhen | None = None
     """When the job ends before its last step, with the values of its best evaluation."""
     keep_best: KeepBest | None = None
-    """The result has the values of the best evaluation by this, at whatever step the job ends."""
+    """The result has the values of the best evaluation by this, unless the job is stopped."""
     on_nan: Literal["fail", "go_on", "skip"] = "fail"
     """What a loss that is not finite does to the job. With `skip`, a step whose gradient is not finite changes nothing,
     on any worker or shard: shards hold each step for it until all workers have sent it, as for `clip_norm`. A job whose
