@@ -6,7 +6,7 @@ import linecache
 import random
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
@@ -140,6 +140,22 @@ class Faulty(Simulation):
                 held[f"answers of table {table.spec.number}"] = core.job and (table.to_answer or table.has_task)
             found += [name for name, what in held.items() if what]
         return found
+
+
+def each_fault(history: Callable[[MemoryFault], Faulty]) -> Iterator[tuple[Line, Faulty, list[tuple[str, object]]]]:
+    """A history, over and over: the line that fails, the store at the end, and the outcomes without a fault."""
+    undisturbed = MemoryFault()
+    store = history(undisturbed)
+    store.end()
+    expected = store.outcomes()
+    assert not store.leaks()
+    assert len(undisturbed.met) > 20
+    for line in undisturbed.met:
+        fault = MemoryFault(line)
+        store = history(fault)
+        store.end()
+        assert [*fault.met] == [line]
+        yield line, store, expected
 
 
 def as_bytes(value: Any) -> object:

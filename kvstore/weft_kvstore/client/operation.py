@@ -298,7 +298,6 @@ class KeyOperation(PushPull):
                 self.reading is Reading.OWN and self.version > 0 and self.names is None and not self.as_kept
             )
         kind, ahead = self.payload_kind, self.sent_at * CALL_PRIORITY
-        known: dict[int, int] = {}
         if kind is not None:
             arrays, self._missing = self.arrays, plan.total
             number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
@@ -314,7 +313,6 @@ class KeyOperation(PushPull):
                     if self._encoders is not None and segment.pushed is not None:
                         if is_known and segment.pushed.codec.residual:
                             self._missing -= segment.count
-                            known[shard] = known.get(shard, 0) + segment.count
                             continue
                         bounds, scale = segment.pushed.begins, self._encoders.scale
                         source = one = EncodedSegment(
@@ -336,9 +334,10 @@ class KeyOperation(PushPull):
                             priorities=priorities,
                         )
                     )
-            self.has_arrived = self._missing == 0
-        if known and not self.is_pull:
-            return {shard: left for shard, slices in plan.counts.items() if (left := slices - known.get(shard, 0))}
+            if self._missing < plan.total:
+                self.has_arrived = not self._missing
+                if not self.is_pull:
+                    return {shard: sum(one.count for one in some) for shard, some in self.segments.items() if some}
         if count == 1:
             return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from store_cluster import ByName, given, key_of, pushpull_rows, store_of, table_of
-from store_memory_faults import Faulty, MemoryFault
+from store_memory_faults import Faulty, MemoryFault, each_fault
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.description.records import (
@@ -102,17 +102,7 @@ def test_memory_that_fails_once_fails_an_operation_or_the_client(
     more: dict[str, Any], shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SharedMemory, "least_bytes", 1)
-    undisturbed = MemoryFault()
-    store = trained(undisturbed, described(**more), shared=shared)
-    store.end()
-    expected = store.outcomes()
-    assert not store.leaks()
-    assert len(undisturbed.met) > 20
-    for line in undisturbed.met:
-        fault = MemoryFault(line)
-        store = trained(fault, described(**more), shared=shared)
-        store.end()
-        assert [*fault.met] == [line]
+    for line, store, expected in each_fault(lambda fault: trained(fault, described(**more), shared=shared)):
         for (name, value), (_, told) in zip(expected, store.outcomes(), strict=True):
             if isinstance(told, Exception):
                 assert not store.clients, (line, name, told)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from store_cluster import given, key_of, pushpull_rows, store_of, table_of
-from store_memory_faults import NO_ROOM, Faulty, MemoryFault, as_bytes
+from store_memory_faults import NO_ROOM, Faulty, MemoryFault, as_bytes, each_fault
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket import bucket as bucket_module
 from weft_kvstore.description.records import (
@@ -216,17 +216,7 @@ def test_memory_that_fails_once_ends_the_job_with_words_or_changes_nothing(
     if not at_once:
         monkeypatch.setattr(merger_module, "AT_ONCE_BYTES", 0)
     monkeypatch.setattr("secrets.randbits", lambda _: 7)  # By which a growing table places rows.
-    undisturbed = MemoryFault()
-    store = history(undisturbed)
-    store.end()
-    expected = store.outcomes()
-    assert not store.leaks()
-    assert len(undisturbed.met) > 20
-    for line in undisturbed.met:
-        fault = MemoryFault(line)
-        store = history(fault)
-        store.end()
-        assert [*fault.met] == [line]
+    for line, store, expected in each_fault(history):
         has_failed = store.shards[0].job is None
         for (name, value), (_, told) in zip(expected, store.outcomes(), strict=False):  # It may lack the capture.
             if isinstance(told, Exception):
