@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -274,7 +275,7 @@ def test_weft_up_keeps_its_agents_while_its_server_cannot_start_and_without_its_
         with cluster.client() as client:
             job = trained(client, tmp_path / "rows.npz")
             await_that(lambda: job.refresh().progress.step > 0, "the first steps", 60)
-            shutil.rmtree(state)
+            remove(state)
             job.stop()
             assert job.wait(timeout_s=60).restarts == 0
             told.clear()
@@ -334,7 +335,7 @@ def test_weft_up_in_the_background_starts_what_ends_again_and_ends_with_weft_dow
         await_that(lambda: f"the server listens again at {url}" in log.read_text(), "another server", 20)
         await_that(lambda: pids(url) == first, "the agents to find the server again", 20)
         server = server_pid(state)
-        shutil.rmtree(state)
+        remove(state)
         told = f"the directory {state} was deleted. {DELETED}"
         await_that(lambda: log.exists() and told in log.read_text(), "the directory", 20)
         await_that((state / "server.json").exists, "the server's address", 20)
@@ -378,6 +379,20 @@ def test_weft_down_leaves_a_cluster_alone_that_a_program_started(tmp_path: Path)
         down = weft_(tmp_path, "down", "--directory", ".")
     assert down.returncode == 1
     assert f"is not of `weft up`: end process {os.getpid()}, which started it" in down.stderr
+
+
+def remove(directory: Path) -> None:
+    """Deletes the directory, again where its cluster was quick to make it anew within."""
+
+    def is_removed() -> bool:
+        try:
+            shutil.rmtree(directory)
+        except OSError as error:
+            assert error.errno == errno.ENOTEMPTY
+            return False
+        return True
+
+    await_that(is_removed, "the directory to be removed", 20)
 
 
 def server_pid(state: Path) -> int:
