@@ -388,7 +388,8 @@ def remove(directory: Path) -> None:
         try:
             shutil.rmtree(directory)
         except OSError as error:
-            assert error.errno == errno.ENOTEMPTY
+            if error.errno != errno.ENOTEMPTY:
+                raise
             return False
         return True
 
