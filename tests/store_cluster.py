@@ -26,7 +26,7 @@ from weft_kvstore.local import LocalSlot, LocalStore
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding import BucketPart
+from weft_kvstore.sharding import BucketPartition
 from weft_kvstore.store import StepOutcome
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
@@ -259,9 +259,9 @@ def gradients_of(description: StoreDescription, slot: int, step: int) -> dict[st
     return found
 
 
-def slices_on(part: BucketPart) -> list[tuple[int, int]]:
+def slices_on(partition: BucketPartition) -> list[tuple[int, int]]:
     """Of each slice that a shard has of a bucket the key's index, and the slice's number in its key."""
-    return [(one.key_index, one.number + at) for one in part.spans for at in range(one.stop - one.first)]
+    return [(one.key_index, one.number + at) for one in partition.ranges for at in range(one.stop - one.first)]
 
 
 def advanced(state: Bucket, first: int, stop: int) -> Iterator[tuple[int, int]]:

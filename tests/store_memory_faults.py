@@ -128,7 +128,7 @@ class Faulty(Simulation):
                     f"shared frames of slot {peer.slot}": peer.shared_frames.frames,
                 }
             assert job is not None
-            for part in job.parts.values() if core.job is not None else ():
+            for part in job.all_buckets.values() if core.job is not None else ():
                 held[f"pulls of bucket {part.spec.number}"] = part.pulled_versions
             for bucket in job.buckets.values() if core.job is not None else ():
                 update = bucket.update

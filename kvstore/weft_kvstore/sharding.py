@@ -151,9 +151,9 @@ def chunks_of(count: int, chunk_rows: int) -> int:
 # are a bucket of their own. Buckets are numbered in the order in which their first keys are described.
 
 
-class KeySpan(NamedTuple):
-    """What a shard has of the key at `key_index` in the description: slices `first` to `stop` of its bucket there. They
-    are the key's slices from `number` on, and its elements `start` to `end`."""
+class KeyRange(NamedTuple):
+    """The slices of a key on a shard: slices `first` to `stop` of its bucket there, which are the key's slices from
+    `number` on and its elements `start` to `end`. `key_index` is the key's in the description."""
 
     key_index: int
     first: int
@@ -167,34 +167,36 @@ _FIRST: Final = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BucketPart:
-    """What a shard has of a bucket: slices, numbered from 0, those of each key together. Slice i has its key's priority
+class BucketPartition:
+    """The slices of a bucket on a shard, numbered from 0, those of each key together. Slice i has its key's priority
     `priorities[i]`, and lies at bytes `bounds[i]` to `bounds[i + 1]` of the bucket's values here.
 
     Priorities ascend. Both arrays are int64.
     """
 
-    spans: Sequence[KeySpan]
+    ranges: Sequence[KeyRange]
     priorities: Array
     bounds: Array
 
     def __len__(self) -> int:
         return len(self.priorities)
 
-    def spans_in(self, first: int, stop: int) -> Sequence[KeySpan]:
+    def ranges_in(self, first: int, stop: int) -> Sequence[KeyRange]:
         """The keys of which some of these slices are."""
-        return self.spans[bisect_right(self.spans, first, key=_FIRST) - 1 : bisect_left(self.spans, stop, key=_FIRST)]
+        return self.ranges[
+            bisect_right(self.ranges, first, key=_FIRST) - 1 : bisect_left(self.ranges, stop, key=_FIRST)
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BucketLayout:
-    """`keys`: the indices of its keys in the description, in the order in which they lie. `parts` by shard; of a table
-    there are none, for its rows are numbered by their ids. `pushed` and `pulled`: how its gradients travel, and its
+    """`keys`: the indices of its keys in the description, in the order in which they lie. `partitions` by shard; a
+    table has none, for its rows are numbered by their ids. `pushed` and `pulled`: how its gradients travel, and its
     values; None as they are."""
 
     number: int
     keys: tuple[int, ...]
-    parts: Mapping[int, BucketPart]
+    partitions: Mapping[int, BucketPartition]
     pushed: Codec | None
     pulled: Codec | None
 
@@ -217,18 +219,20 @@ def codec_of(description: CompressionDescription, dtype: np.dtype[Any]) -> Codec
     return Half(dtype, description.kind.value, residual=description.residual)
 
 
-def _part(keys: Sequence[KeyDescription], slices: Sequence[KeySlices], held: Sequence[tuple[int, range]]) -> BucketPart:
+def _partition(
+    keys: Sequence[KeyDescription], slices: Sequence[KeySlices], owned: Sequence[tuple[int, range]]
+) -> BucketPartition:
     """The slices that a shard has of a bucket: ranges of the slices of its keys, by index."""
-    spans: list[KeySpan] = []
+    ranges: list[KeyRange] = []
     bounds, first = [np.zeros(1, np.int64)], 0
-    for key_index, some in held:
+    for key_index, some in owned:
         own = slices[key_index].bounds(some.start, some.stop)
         start, end = (own[[0, -1]] // np.dtype(keys[key_index].dtype).itemsize).tolist()
-        spans.append(KeySpan(key_index, first, first + len(some), some.start, start, end))
+        ranges.append(KeyRange(key_index, first, first + len(some), some.start, start, end))
         bounds.append(own[1:] - own[0] + bounds[-1][-1])
         first += len(some)
-    priorities = np.repeat([keys[key_index].priority for key_index, _ in held], [len(some) for _, some in held])
-    return BucketPart(spans, priorities, np.concatenate(bounds))
+    priorities = np.repeat([keys[key_index].priority for key_index, _ in owned], [len(some) for _, some in owned])
+    return BucketPartition(ranges, priorities, np.concatenate(bounds))
 
 
 # --- Which shard has which slices, and where: a pure function of the description --------------------------------------
@@ -240,13 +244,13 @@ def _part(keys: Sequence[KeyDescription], slices: Sequence[KeySlices], held: Seq
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
-    """`shards` is their number. `slices` by key's index; `spans[key][shard]` is what the shard has of the key, where it
-    has some. `tables`, by key's index, have neither. `buckets` are groups of keys: key `key_index` is in bucket
+    """`shards` is their number. `slices` by key's index; `ranges[key][shard]` are the key's slices on a shard
+    that has some. `tables`, by key's index, have neither. `buckets` are groups of keys: key `key_index` is in bucket
     `bucket_of[key_index]`."""
 
     shards: int
     slices: tuple[KeySlices, ...]
-    spans: tuple[Mapping[int, KeySpan], ...]
+    ranges: tuple[Mapping[int, KeyRange], ...]
     tables: Mapping[int, RowLayout]
     buckets: tuple[BucketLayout, ...]
     bucket_of: tuple[int, ...]
@@ -261,31 +265,33 @@ def routing_of(description: StoreDescription) -> Routing:
         for key_index, key in enumerate(description.keys)
         if key.rows
     }
-    ranges = [_assign(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True)]
+    assigned = [_assign(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True)]
     groups: dict[Any, list[int]] = {}
     for key_index, key in enumerate(description.keys):
         groups.setdefault(_bucket_key(description, key_index, key), []).append(key_index)
     buckets: list[BucketLayout] = []
-    spans: tuple[dict[int, KeySpan], ...] = tuple({} for _ in description.keys)
+    ranges: tuple[dict[int, KeyRange], ...] = tuple({} for _ in description.keys)
     bucket_of = [0] * len(description.keys)
     for number, key_indices in enumerate(groups.values()):
         key_indices.sort(key=lambda key_index: description.keys[key_index].priority)
         key = description.keys[key_indices[0]]
-        parts: dict[int, BucketPart] = {}
+        partitions: dict[int, BucketPartition] = {}
         for shard in range(len(description.shards)):
-            held = [(key_index, ranges[key_index][shard]) for key_index in key_indices if shard in ranges[key_index]]
-            if held:
-                parts[shard] = _part(description.keys, slices, held)
-                for span in parts[shard].spans:
-                    spans[span.key_index][shard] = span
+            owned = [
+                (key_index, assigned[key_index][shard]) for key_index in key_indices if shard in assigned[key_index]
+            ]
+            if owned:
+                partitions[shard] = _partition(description.keys, slices, owned)
+                for key_range in partitions[shard].ranges:
+                    ranges[key_range.key_index][shard] = key_range
         for key_index in key_indices:
             bucket_of[key_index] = number
         codecs = [
             None if one is None else codec_of(one, np.dtype(key.dtype))
             for one in codecs_of(key, description.compression)
         ]
-        buckets.append(BucketLayout(number, tuple(key_indices), parts, *codecs))
-    return Routing(len(description.shards), slices, spans, tables, tuple(buckets), tuple(bucket_of))
+        buckets.append(BucketLayout(number, tuple(key_indices), partitions, *codecs))
+    return Routing(len(description.shards), slices, ranges, tables, tuple(buckets), tuple(bucket_of))
 
 
 def _assign(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:

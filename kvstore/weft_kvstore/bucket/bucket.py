@@ -52,7 +52,7 @@ class Bucket(BucketSteps):
     def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
         `shared`: clients may read `values` where they are."""
-        super().__init__(spec, spec.part.bounds // values.dtype.itemsize)
+        super().__init__(spec, spec.partition.bounds // values.dtype.itemsize)
         self.spec: BucketSpec = spec
         bounds = self.bounds
         self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
@@ -91,7 +91,7 @@ class Bucket(BucketSteps):
             raise self.out_of_range(first, pushed.count, "Push.first")
         if self._codec is not None and pushed.payload_kind == PayloadKind.GRADIENT:
             return [Segment(first, stop, self._decoded(self._codec, pushed))]
-        bounds, dtype = self.spec.part.bounds, self.update.values.dtype
+        bounds, dtype = self.spec.partition.bounds, self.update.values.dtype
         nbytes = pushed.parts[0].nbytes if len(pushed.parts) == 1 else sum(part.nbytes for part in pushed.parts)
         if bounds[stop] - bounds[first] != nbytes:
             what = f"{pushed.count} slices from {first} of bucket {pushed.bucket}"
@@ -370,7 +370,7 @@ class Bucket(BucketSteps):
             arrays = self._encoded(update.encoded, first, stop, entry)
         else:
             arrays = [(update.values, first, stop, entry)]
-        all_priorities, of_call, found = self.spec.part.priorities, wait.priority * CALL_PRIORITY, []
+        all_priorities, of_call, found = self.spec.partition.priorities, wait.priority * CALL_PRIORITY, []
         for values, begin, end, entry in arrays:
             for low, high, held, part, bounds in values.sections(begin, end):
                 priority, priorities = int(all_priorities[low]), None
@@ -450,16 +450,18 @@ def make_bucket(
 ) -> Bucket:
     """The bucket with its first values, in `memory` (bytes) that clients may read, where there is some. Raises
     OpenStoppedError soon after `stopped` says so, and ValueError for an initializer that there is not."""
-    keys, part = description.keys, spec.part
-    dtype = np.dtype(keys[part.spans[0].key_index].dtype)
-    values: Array = np.empty(int(part.bounds[-1]) // dtype.itemsize, dtype) if memory is None else memory.view(dtype)
-    given = np.zeros(len(part), np.bool_)
-    for span in part.spans:
-        key, begin = keys[span.key_index], int(part.bounds[span.first]) // dtype.itemsize - span.start
-        for low in range(span.start, span.end, FIRST_ELEMENTS):
+    keys, partition = description.keys, spec.partition
+    dtype = np.dtype(keys[partition.ranges[0].key_index].dtype)
+    count = int(partition.bounds[-1]) // dtype.itemsize
+    values: Array = np.empty(count, dtype) if memory is None else memory.view(dtype)
+    given = np.zeros(len(partition), np.bool_)
+    for key_range in partition.ranges:
+        key = keys[key_range.key_index]
+        begin = int(partition.bounds[key_range.first]) // dtype.itemsize - key_range.start
+        for low in range(key_range.start, key_range.end, FIRST_ELEMENTS):
             if stopped():
                 raise OpenStoppedError(f"key {key.key!r}: the job is not wanted any more")
-            high = min(low + FIRST_ELEMENTS, span.end)
+            high = min(low + FIRST_ELEMENTS, key_range.end)
             values[begin + low : begin + high] = first_elements(key, description.seed, low, high)
-        given[span.first : span.stop] = is_given(key)
+        given[key_range.first : key_range.stop] = is_given(key)
     return Bucket(spec, values, given, shared=memory is not None)

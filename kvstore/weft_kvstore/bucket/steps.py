@@ -117,11 +117,11 @@ class PullWait:
     unanswered: dict[int, Ranges] = field(default_factory=dict)
     dropped: bool = False
 
-    def drop(self, parts: Mapping[int, BucketSteps]) -> None:
-        """It was cancelled, or has failed: nothing is kept for it in its shard's `parts`."""
+    def drop(self, buckets: Mapping[int, BucketSteps]) -> None:
+        """It was cancelled, or has failed: nothing is kept for it in its shard's `buckets`."""
         self.dropped = True
         for number in self.unanswered:
-            parts[number].forget_pull(self)
+            buckets[number].forget_pull(self)
         self.unanswered = {}
         self.rows = None
 

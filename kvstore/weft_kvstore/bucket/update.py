@@ -18,7 +18,7 @@ from weft_kvstore.compression import Codec
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.hyper import KeyHyper
-from weft_kvstore.sharding import BucketPart
+from weft_kvstore.sharding import BucketPartition
 
 # --- How what a shard has of a bucket is merged and updated -----------------------------------------------------------
 
@@ -43,14 +43,14 @@ PIECE_BYTES: Final = 1 << 23
 class BucketSpec(UpdateSpec):
     """What all slices of dense keys have in common.
 
-    `part` is what this shard has; `keys` are by their index in the description. A piece has at most `piece_slices`
+    `partition` is what this shard has; `keys` are by their index in the description. A piece has at most `piece_slices`
     slices. `hyper_by_key` has the hyper-parameters of keys, by index, that were changed for them alone. `is_whole`: the
     bucket is one key that is updated at once, when all its slices are merged; slices are how it travels. `pushed` and
     `pulled` are how gradients and values are encoded; None: they are not. `keeps_previous`: each slice keeps its value
     of the version before, for a new incarnation of a slot.
     """
 
-    part: BucketPart
+    partition: BucketPartition
     keys: tuple[KeyDescription, ...]
     piece_slices: int
     pushed: Codec | None
@@ -61,11 +61,11 @@ class BucketSpec(UpdateSpec):
 
     def named(self, slice_: int) -> str:
         """The words by which an error names a slice."""
-        (span,) = self.part.spans_in(slice_, slice_ + 1)
-        return f"{self.key_named(slice_)}, slice {span.number + slice_ - span.first}"
+        (key_range,) = self.partition.ranges_in(slice_, slice_ + 1)
+        return f"{self.key_named(slice_)}, slice {key_range.number + slice_ - key_range.first}"
 
     def key_named(self, slice_: int) -> str:
-        name = self.keys[self.part.spans_in(slice_, slice_ + 1)[0].key_index].key
+        name = self.keys[self.partition.ranges_in(slice_, slice_ + 1)[0].key_index].key
         return THE_BARRIER if name == BARRIER_KEY else f"key {name!r}"
 
 
@@ -87,7 +87,7 @@ class BucketUpdate:
             name: BucketValues(np.full(count, spec.rule.state[name], values.dtype), values.bounds, in_one=spec.is_whole)
             for name in spec.state
         }
-        self.updates = np.zeros(len(spec.part), np.int64)
+        self.updates = np.zeros(len(spec.partition), np.int64)
         self.previous: BucketValues | None = None
         if spec.keeps_previous and spec.is_sync and spec.slots:
             self.previous = BucketValues(np.empty(count, values.dtype), values.bounds, in_one=spec.is_whole)
@@ -168,7 +168,7 @@ class BucketUpdate:
                     if before is not None:
                         np.copyto(before[some], weight[some])
                     if rule.whole:  # It sees the key as it is.
-                        shape = spec.keys[spec.part.spans[0].key_index].shape
+                        shape = spec.keys[spec.partition.ranges[0].key_index].shape
                         shaped = {name: values.reshape(shape) for name, values in state.items()}
                         rule.apply(weight.reshape(shape), summed.reshape(shape), shaped, update, hyper)
                     else:
@@ -186,8 +186,8 @@ class BucketUpdate:
         spec, bounds = self._spec, self.values.bounds
         alike = [(low, high, -1)]
         if spec.hyper_by_key:
-            spans = spec.part.spans_in(low, high)
-            alike = [(max(one.first, low), min(one.stop, high), one.key_index) for one in spans]
+            ranges = spec.partition.ranges_in(low, high)
+            alike = [(max(one.first, low), min(one.stop, high), one.key_index) for one in ranges]
         for first, stop, key in alike:
             try:
                 hyper = spec.hyper_by_key.get(key, spec.hyper).at(step)

@@ -106,22 +106,23 @@ def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
     adjacent: list[tuple[int, int, int, int]] = []
     """Shard, bucket, first slice and stop."""
     for shard, bucket, first, position in sorted(
-        (shard, routing.bucket_of[key_index], span.first, position)
+        (shard, routing.bucket_of[key_index], key_range.first, position)
         for position, key_index in enumerate(key_indices)
-        for shard, span in routing.spans[key_index].items()
+        for shard, key_range in routing.ranges[key_index].items()
     ):
-        slices, span = routing.slices[key_indices[position]], routing.spans[key_indices[position]][shard]
-        begin, stop = slices.start(span.number), slices.start(span.number + span.stop - first)
+        slices, key_range = routing.slices[key_indices[position]], routing.ranges[key_indices[position]][shard]
+        begin, stop = slices.start(key_range.number), slices.start(key_range.number + key_range.stop - first)
         parts.append(KeyPart(position, begin, stop - begin == slices.nbytes))
         starts.append(starts[-1] + stop - begin)
         is_next = adjacent and (adjacent[-1][0], adjacent[-1][1], adjacent[-1][3]) == (shard, bucket, first)
-        adjacent.append((shard, bucket, adjacent.pop()[2] if is_next else first, span.stop))
+        adjacent.append((shard, bucket, adjacent.pop()[2] if is_next else first, key_range.stop))
     segments: dict[int, list[PlanSegment]] = {}
     total = start = 0
     for shard, bucket, first, stop in adjacent:
         layout = routing.buckets[bucket]
-        held = layout.parts[shard]
-        bounds, priorities = held.bounds[first : stop + 1] - held.bounds[first], held.priorities[first:stop]
+        partition = layout.partitions[shard]
+        bounds = partition.bounds[first : stop + 1] - partition.bounds[first]
+        priorities = partition.priorities[first:stop]
         pushed, pulled = (
             None if codec is None else SliceCodec(codec, bounds // codec.dtype.itemsize)
             for codec in (layout.pushed, layout.pulled)

@@ -41,7 +41,7 @@ def holdings(description: StoreDescription) -> list[list[Holding]]:
             if table is not None:
                 count, parts, nbytes = table.rows_on(shard), f"{table.rows_on(shard):,} rows", table.bytes_on(shard)
             else:
-                _, first, stop, begin, *_ = routing.spans[number].get(shard, (0, 0, 0, 0))
+                _, first, stop, begin, *_ = routing.ranges[number].get(shard, (0, 0, 0, 0))
                 count, nbytes = stop - first, slices.start(begin + stop - first) - slices.start(begin)
                 parts = f"{count} of {slices.count} slices"
             if count:

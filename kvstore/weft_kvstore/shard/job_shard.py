@@ -78,9 +78,9 @@ class JobShard:
         self._rule = rule or rule_of(description)
         self._keeps_previous = keeps_previous
         sizes = {
-            bucket.number: -(-int(bucket.parts[shard].bounds[-1]) // ALIGNMENT) * ALIGNMENT
+            bucket.number: -(-int(bucket.partitions[shard].bounds[-1]) // ALIGNMENT) * ALIGNMENT
             for bucket in self._routing.buckets
-            if shard in bucket.parts
+            if shard in bucket.partitions
         }
         self.shared_memory = make_shared(sum(sizes.values()))
         """Where the values of dense keys are, and what clients of this host read besides; None where they read
@@ -90,17 +90,17 @@ class JobShard:
             if table := self._routing.tables.get(bucket.keys[0]):
                 if table.bytes_on(shard):
                     self.tables[bucket.number] = self._made_table(bucket.number, tables)
-            elif shard in bucket.parts:
+            elif shard in bucket.partitions:
                 spec, memory = self._spec_of(bucket.number), None
                 assert isinstance(spec, BucketSpec)
                 if self.shared_memory is not None:
-                    memory = self.shared_memory.array(begin, (int(spec.part.bounds[-1]),), np.uint8)
+                    memory = self.shared_memory.array(begin, (int(spec.partition.bounds[-1]),), np.uint8)
                     begin += sizes[bucket.number]
                 self.buckets[bucket.number] = make_bucket(description, spec, stopped, memory=memory)
-        self.parts: dict[int, Bucket | TableState] = {**self.tables, **self.buckets}
-        """Both; a table is one slice."""
+        self.all_buckets: dict[int, Bucket | TableState] = {**self.tables, **self.buckets}
+        """Both, by number: a table is a bucket of one slice."""
         if self.gate is not None:
-            self.gate.expect(sum(one.count for one in self.parts.values() if one.spec.slots))
+            self.gate.expect(sum(one.count for one in self.all_buckets.values() if one.spec.slots))
 
     def close(self) -> None:
         """Gives back what tables have on disk, and gradients that wait in clients' memory. Nothing else is to be called
@@ -122,7 +122,7 @@ class JobShard:
     @property
     def waiting_sets(self) -> int:
         """Parts that were set for versions that are still to come; may be asked on any thread."""
-        return sum(one.sets_waiting for one in list(self.parts.values()))
+        return sum(one.sets_waiting for one in list(self.all_buckets.values()))
 
     def bucket(self, number: int) -> Bucket:
         """A bucket of dense keys. Raises ProtocolError, as the others do, where it is none that is here."""
@@ -160,13 +160,14 @@ class JobShard:
         if key.rows:
             given = is_given(key)
             return TableSpec(**of_both, key=key.key, priority=key.priority, given=given, piece_elements=piece_elements)
-        part, by_slice = bucket.parts[self.shard], key.update is Update.RULE and not key.whole and not rule.anywhere
+        partition = bucket.partitions[self.shard]
+        by_slice = key.update is Update.RULE and not key.whole and not rule.anywhere
         return BucketSpec(
             **of_both,
-            part=part,
+            partition=partition,
             keys=description.keys,
             piece_elements=BUCKET_PIECES * piece_elements,
-            piece_slices=PIECE_CALLS * PIECE_NODES // nodes if by_slice else len(part),
+            piece_slices=PIECE_CALLS * PIECE_NODES // nodes if by_slice else len(partition),
             pushed=bucket.pushed,
             pulled=bucket.pulled,
             is_whole=key.whole,
@@ -210,16 +211,16 @@ class JobShard:
             number = self._routing.bucket_of[key]
             if number in self.tables:
                 ranges[number] = Ranges((0, 1))
-            elif (span := self._routing.spans[key].get(self.shard)) is not None:
-                ranges.setdefault(number, Ranges()).add(span.first, span.stop)
+            elif (key_range := self._routing.ranges[key].get(self.shard)) is not None:
+                ranges.setdefault(number, Ranges()).add(key_range.first, key_range.stop)
         return ranges
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
         if self.gate is not None:
             self.gate.replace(slot)
-        for part in self.parts.values():
-            part.replace(slot)
+        for bucket in self.all_buckets.values():
+            bucket.replace(slot)
         self.hyper.withdraw(slot, cache(partial(self._next_step, slot)))
 
     def change_hyper(self, slot: int, message: Hyper) -> None:
@@ -241,7 +242,7 @@ class JobShard:
             return
         most, count = MAX_CHANGES * self.description.slots, self.hyper.kept
         # Numbers of a step that every key has applied are asked for no more.
-        ruled = [part for part in self.parts.values() if part.spec.is_ruled]
+        ruled = [one for one in self.all_buckets.values() if one.spec.is_ruled]
         if count >= most:
             self.hyper.keep(max(2, most - 1), max((int(one.added.max()) for one in ruled), default=0))
         elif count % FORGET_EVERY + len(numbers) >= FORGET_EVERY:
@@ -250,8 +251,8 @@ class JobShard:
             raise PushRefusedError(f"{most} changes wait for their steps already")
         for name, number in numbers.items():
             self.hyper.set(message.step, slot, "" if key is None else key.key, name, number)
-        for part in self.parts.values():
-            part.spec.hyper.constant = None
+        for one in self.all_buckets.values():
+            one.spec.hyper.constant = None
         bucket = None if key is None else self.buckets.get(self._routing.bucket_of[index])
         if key is not None and bucket is not None and index not in bucket.spec.hyper_by_key:
             # A bucket whose keys have numbers of their own is updated key by key.
@@ -264,13 +265,13 @@ class JobShard:
             ranges = self.contributed([[one.key for one in self.description.keys].index(key)])
         else:
             ranges = {
-                number: Ranges((0, part.count))
-                for number, part in self.parts.items()
-                if part.spec.is_ruled and slot in part.spec.slots and self._key_of(number).rule is None
+                number: Ranges((0, bucket.count))
+                for number, bucket in self.all_buckets.items()
+                if bucket.spec.is_ruled and slot in bucket.spec.slots and self._key_of(number).rule is None
             }
         found = [0]
         for number, some in ranges.items():
-            arrived = self.parts[number].arrived[self.parts[number].indices[slot]]
+            arrived = self.all_buckets[number].arrived[self.all_buckets[number].indices[slot]]
             found += [int(arrived[low:high].max()) for low, high in some]
         return max(found)
 
@@ -286,9 +287,9 @@ class JobShard:
         if wait.rows is not None and wait.rows.ids is None:
             found = f"the ids of key {wait.rows.table.spec.key!r} have not all come", []
         for number in wait.unanswered:
-            part = self.parts[number]
-            if among is None or self.gate is not None or any(slot in among for slot in part.spec.slots):
-                found = part.pull_waits_for(wait)
+            bucket = self.all_buckets[number]
+            if among is None or self.gate is not None or any(slot in among for slot in bucket.spec.slots):
+                found = bucket.pull_waits_for(wait)
                 if any(among is None or slot in among for slot in found[1]):
                     break
         return found
@@ -298,15 +299,15 @@ class JobShard:
         text, missing = self.step_gate("Measure").missing(step)
         if missing:
             return text, missing
-        for part in self.parts.values():
-            late = part.arrived.min(axis=0) <= step if part.spec.slots else np.zeros(0, np.bool_)
+        for bucket in self.all_buckets.values():
+            late = bucket.arrived.min(axis=0) <= step if bucket.spec.slots else np.zeros(0, np.bool_)
             if late.any():  # The first slice that has not merged it.
                 at = int(late.argmax())
-                text, missing = part.step_waits_for(at)
-                return f"{part.spec.key_named(at)} {text}", missing
-        for part in self.parts.values():
-            if part.spec.slots and (unset := part.first_unset()) is not None:
-                return part.unset_named(unset), []
+                text, missing = bucket.step_waits_for(at)
+                return f"{bucket.spec.key_named(at)} {text}", missing
+        for bucket in self.all_buckets.values():
+            if bucket.spec.slots and (unset := bucket.first_unset()) is not None:
+                return bucket.unset_named(unset), []
         return text, missing
 
     def step_gate(self, message: str) -> StepGate:

@@ -102,34 +102,34 @@ class Merger:
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
         ranges = shard.contributed(keys)
-        segments = [(shard.parts[number], first, stop) for number, some in ranges.items() for first, stop in some]
-        for part, first, stop in segments:  # All before any: what is refused changes nothing.
-            part.check(slot, step, first, stop, pushes=False)
-        accepted = [(part, part.accept(slot, step, Segment(first, stop, None))) for part, first, stop in segments]
-        for part, new in accepted:
+        segments = [(shard.all_buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
+        for bucket, first, stop in segments:  # All before any: what is refused changes nothing.
+            bucket.check(slot, step, first, stop, pushes=False)
+        accepted = [(bucket, bucket.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in segments]
+        for bucket, new in accepted:
             for low, high in new:
-                self.merge(part, low, high)
+                self.merge(bucket, low, high)
 
     def set(self, shard: JobShard, slot: int, pushed: PushSegment, origin: Hashable) -> None:
         """Sets or restores a segment, of slices or of a table's chunks, in order with what is pushed. `origin` tells
         the parts of one set from those of another, so that each counts once."""
         kind, number = pushed.payload_kind, pushed.bucket
         of_rows = kind == PayloadKind.RESTORED_STATE or (kind == PayloadKind.VALUE and pushed.chunks)
-        part = shard.table(number) if of_rows or number in shard.tables else shard.bucket(number)
-        for first, stop in part.receive_set(slot, pushed, origin):
-            self._answer_range(part, first, stop)
-            self.merge(part, first, stop)
+        bucket = shard.table(number) if of_rows or number in shard.tables else shard.bucket(number)
+        for first, stop in bucket.receive_set(slot, pushed, origin):
+            self._answer_range(bucket, first, stop)
+            self.merge(bucket, first, stop)
 
     def merge_committed(self, shard: JobShard) -> None:
         """A step was committed: buckets and tables that waited for that are merged."""
-        for part in shard.parts.values():
-            if part.spec.slots:
-                self.merge(part, 0, part.count)
+        for bucket in shard.all_buckets.values():
+            if bucket.spec.slots:
+                self.merge(bucket, 0, bucket.count)
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
         """Answers what a pull asks for, as far as it can be now; for the rest it waits."""
         for number in list(wait.unanswered):
-            self._look_at(wait, shard.parts[number], 0, shard.parts[number].count)
+            self._look_at(wait, shard.all_buckets[number], 0, shard.all_buckets[number].count)
 
     def work_once(self) -> bool:
         """The next piece of what is most urgent. True if there was one."""
@@ -145,15 +145,17 @@ class Merger:
             break
         return True
 
-    def merge(self, part: Bucket | TableState, first: int = 0, stop: int = 1, nbytes: int = AT_ONCE_BYTES + 1) -> None:
+    def merge(
+        self, bucket: Bucket | TableState, first: int = 0, stop: int = 1, nbytes: int = AT_ONCE_BYTES + 1
+    ) -> None:
         """Merges what may have a step complete: slices of a bucket, or a table, to which so many bytes have come."""
-        if isinstance(part, TableState):
-            part.merge_is_due = True
-            self._work_on(part, nbytes)
+        if isinstance(bucket, TableState):
+            bucket.merge_is_due = True
+            self._work_on(bucket, nbytes)
             return
-        spec = part.spec.part
-        nbytes = int(spec.bounds[stop] - spec.bounds[first]) if stop - first <= FEW else PIECE_BYTES
-        self._begin(int(spec.priorities[first]), nbytes, self._changing(part, [(first, stop)]))
+        partition = bucket.spec.partition
+        nbytes = int(partition.bounds[stop] - partition.bounds[first]) if stop - first <= FEW else PIECE_BYTES
+        self._begin(int(partition.priorities[first]), nbytes, self._changing(bucket, [(first, stop)]))
 
     def _work_on(self, table: TableState, nbytes: int = PIECE_BYTES) -> None:
         """A table's work is one task, which goes on until nothing is to be done."""
@@ -191,26 +193,26 @@ class Merger:
         except MemoryError as error:
             raise JobFailedError(f"no memory to update {bucket.spec.named(first)}: {error}") from error
 
-    def _answer_range(self, part: Bucket | TableState, first: int, stop: int) -> None:
-        for wait in part.pulls_of(first, stop):
-            self._look_at(wait, part, first, stop)
+    def _answer_range(self, bucket: Bucket | TableState, first: int, stop: int) -> None:
+        for wait in bucket.pulls_of(first, stop):
+            self._look_at(wait, bucket, first, stop)
 
-    def _look_at(self, wait: PullWait, part: Bucket | TableState, first: int, stop: int) -> None:
+    def _look_at(self, wait: PullWait, bucket: Bucket | TableState, first: int, stop: int) -> None:
         """Answers what these slices can answer to a pull, or refuses it. If it has not all of the bucket, it waits."""
-        for low, high, version in part.ready(wait, first, stop):
-            if isinstance(part, TableState):
-                self._begin_answer(wait, part, version)
+        for low, high, version in bucket.ready(wait, first, stop):
+            if isinstance(bucket, TableState):
+                self._begin_answer(wait, bucket, version)
             else:
-                self.answer_range(wait, part, low, high, version)
+                self.answer_range(wait, bucket, low, high, version)
             if wait.dropped:
                 return
-        if wait.reading is Reading.EXACT and (passed := part.passed(wait, first, stop)) is not None:
+        if wait.reading is Reading.EXACT and (passed := bucket.passed(wait, first, stop)) is not None:
             self._links.fail(wait.peer, wait.request, FailureCode.PASSED, passed)
-        left = wait.unanswered.get(part.spec.number)
+        left = wait.unanswered.get(bucket.spec.number)
         if left is not None:
-            part.add_pull(wait, *left.span)
-        elif part.pulled_versions:
-            part.forget_pull(wait)
+            bucket.add_pull(wait, *left.span)
+        elif bucket.pulled_versions:
+            bucket.forget_pull(wait)
 
     def _working_on(self, table: TableState) -> Iterator[None]:
         """Gives long answers and merges, in turns. The rows of an answer are those of one version, so answers go first;
@@ -253,9 +255,9 @@ class Merger:
         if not self._may_queue(wait):
             return
         try:
-            for part in table.answers(wait, version):
-                if part is not None:
-                    peer.outbox.put(part, part.entry.request)
+            for segment in table.answers(wait, version):
+                if segment is not None:
+                    peer.outbox.put(segment, segment.entry.request)
                     continue
                 self._links.waiting[peer] = None
                 yield

@@ -102,7 +102,7 @@ class Peer:
         """The last request that has changed hyper-parameters."""
         self.open_entries = 0
         self.ids_bytes = 0
-        nbytes = sum(int(one.spec.part.bounds[-1]) for one in shard.buckets.values())
+        nbytes = sum(int(one.spec.partition.bounds[-1]) for one in shard.buckets.values())
         # Were every row there; of a growing table, those that one call may name.
         table_bytes = sum(one.layout.bytes_on(shard.shard) for one in shard.tables.values())
         self.most_queued = MAX_QUEUED_COPIES * nbytes + MAX_QUEUED_TABLES * table_bytes
@@ -193,7 +193,7 @@ class Peer:
             wait = self.pulls.get(request)
             if wait is not None:
                 self.forget(wait)
-                wait.drop(self.shard.parts)
+                wait.drop(self.shard.all_buckets)
             _release(self.outbox.cancel(request))
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class Peer:
         and is not written before `release`."""
         self.identity = None
         for wait in self.pulls.values():
-            wait.drop(self.shard.parts)
+            wait.drop(self.shard.all_buckets)
         self.pulls.clear()
         self._left, unsent = self.outbox.clear()
         _release(unsent)

@@ -86,19 +86,20 @@ class Capture:
         self._pins: list[tuple[Pin, int]] = []
         self._tables: dict[int, tuple[RowCapture, Columns]] = {}
         """Rows, and what is known beside them."""
-        self._left = 1 + sum(part.count for part in shard.parts.values())
+        self._left = 1 + sum(bucket.count for bucket in shard.all_buckets.values())
         """Slices that have not reached the version, and 1 until all were looked at."""
-        for part in shard.parts.values():
-            _, beyond = part.at_version(step)
+        for bucket in shard.all_buckets.values():
+            _, beyond = bucket.at_version(step)
             if beyond.any():
                 at, self._left = int(beyond.argmax()), 0
-                done(MissedError(f"{part.spec.key_named(at)} is at version {part.versions[at]} already, or changes"))
+                where = bucket.spec.key_named(at)
+                done(MissedError(f"{where} is at version {bucket.versions[at]} already, or changes"))
                 return
         shard.end_capture = self._drop
-        for number, part in shard.parts.items():
-            part.reached = partial(self._reached, number)
-        for number, part in shard.parts.items():
-            for first, stop in ranges_where(part.at_version(step)[0]):
+        for number, bucket in shard.all_buckets.items():
+            bucket.reached = partial(self._reached, number)
+        for number, bucket in shard.all_buckets.items():
+            for first, stop in ranges_where(bucket.at_version(step)[0]):
                 self._reached(number, step, first, stop)
         self._guarded(lambda: 1)
 
@@ -114,16 +115,16 @@ class Capture:
             self._guarded(partial(self._take, number, first, stop))
 
     def _take(self, number: int, first: int, stop: int) -> int:
-        part = self._shard.parts[number]
-        if isinstance(part, TableState):
-            part.reached = None
+        bucket = self._shard.all_buckets[number]
+        if isinstance(bucket, TableState):
+            bucket.reached = None
             marks: Columns = {}
-            rows, gone = part.rows.capture(self._step, self._since)
+            rows, gone = bucket.rows.capture(self._step, self._since)
             self._tables[number] = rows, marks  # What fails from here on releases them.
-            gone = part.layout.ids_at(part.shard, gone).view(np.int64)
-            marks |= part.rows.marks() | {GONE: gone, UPDATES: np.array([part.updates])}
+            gone = bucket.layout.ids_at(bucket.shard, gone).view(np.int64)
+            marks |= bucket.rows.marks() | {GONE: gone, UPDATES: np.array([bucket.updates])}
         else:
-            self._pins.extend(_captured(part, self._views[number], first, stop))
+            self._pins.extend(_captured(bucket, self._views[number], first, stop))
         return stop - first
 
     def _guarded(self, take: Callable[[], int]) -> None:
@@ -147,19 +148,19 @@ class Capture:
     def _end(self) -> None:
         self._left = 0
         self._shard.end_capture = lambda: None
-        for part in self._shard.parts.values():
-            part.reached = None
+        for bucket in self._shard.all_buckets.values():
+            bucket.reached = None
 
     def _parts(self) -> list[Part]:
         """All that was captured. On any thread but the shard's, until it is released."""
         found: list[Part] = []
         for number, of_bucket in self._views.items():
             bucket = self._shard.buckets[number]
-            for span in bucket.spec.part.spans:
-                key = bucket.spec.keys[span.key_index].key
+            for key_range in bucket.spec.partition.ranges:
+                key = bucket.spec.keys[key_range.key_index].key
                 for name, some in of_bucket.items() if key not in self._without else ():
-                    start = span.number if name == UPDATES else span.start
-                    pieces = [one.elements for one in some.take(span.first, span.stop)]
+                    start = key_range.number if name == UPDATES else key_range.start
+                    pieces = [one.elements for one in some.take(key_range.first, key_range.stop)]
                     size = sum(len(piece) for piece in pieces)
                     found.append(Part(name, key, start, size, str(pieces[0].dtype), pieces))
         for number, captured in self._tables.items():
@@ -274,17 +275,17 @@ def restore(shard: JobShard, snapshot: Snapshot) -> None:
 
 def _restore_bucket(shard: JobShard, bucket: Bucket, step: int, reader: SnapshotReader) -> None:
     dtype = bucket.update.values.dtype
-    for span in bucket.spec.part.spans:
-        key = bucket.spec.keys[span.key_index].key
+    for key_range in bucket.spec.partition.ranges:
+        key = bucket.spec.keys[key_range.key_index].key
         arrays = {
-            name: Segment(span.first, span.stop, reader.read(name, key, span.start, span.end, dtype))
+            name: Segment(*key_range[1:3], reader.read(name, key, key_range.start, key_range.end, dtype))
             for name in (VALUE, *bucket.spec.state)
         }
-        last = span.number + span.stop - span.first
-        updates = reader.read(UPDATES, key, span.number, last, np.dtype(np.int64))
+        last = key_range.number + key_range.stop - key_range.first
+        updates = reader.read(UPDATES, key, key_range.number, last, np.dtype(np.int64))
         residual = None
         if bucket.update.residual is not None and RESIDUAL in reader.arrays(key):
-            residual = reader.read(RESIDUAL, key, span.start, span.end, dtype)
+            residual = reader.read(RESIDUAL, key, key_range.start, key_range.end, dtype)
         bucket.begin_at(step, arrays.pop(VALUE), arrays, updates, residual)
 
 

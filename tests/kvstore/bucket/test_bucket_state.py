@@ -107,7 +107,7 @@ class Play:
             commit=case.commit,
         )
         (made,) = JobShard(self.description, 0).buckets.values()
-        part = made.spec.part
+        part = made.spec.partition
         self.gate = StepGate(case.commit, case.slots) if case.commit is not None else None
         if self.gate is not None:
             self.gate.expect(len(part))
@@ -141,7 +141,7 @@ class Play:
         return np.asarray(generator.standard_normal(size) * 10.0 ** generator.uniform(-4, 4, size), np.float32)
 
     def has_nothing(self, slot: int, step: int, number: int) -> bool:
-        return (slot * 7 + step * 3 + slices_on(self.state.spec.part)[number][0]) % 5 == 0
+        return (slot * 7 + step * 3 + slices_on(self.state.spec.partition)[number][0]) % 5 == 0
 
     def gradient(self, slot: int, step: int, number: int, incarnation: int) -> Array:
         found = self.drawn(1, slot, step, number, incarnation, size=self.size(number))

@@ -49,7 +49,7 @@ def spec_of(sizes: Sequence[int], *, slice_elements: int = 2, rule: Rule = COUNT
 
 
 def update_of(spec: BucketSpec, dtype: str = "float32") -> BucketUpdate:
-    bounds = spec.part.bounds // np.dtype(spec.keys[0].dtype).itemsize
+    bounds = spec.partition.bounds // np.dtype(spec.keys[0].dtype).itemsize
     return BucketUpdate(spec, BucketValues(np.arange(int(bounds[-1])).astype(dtype), bounds))
 
 
@@ -105,7 +105,7 @@ def test_slices_are_updated_as_each_would_be_by_itself(
         gradient = some_of(update, first, stop, step)
         for one in range(first, stop):
             counts[one] += 1
-            place, _ = slices_on(spec.part)[one]
+            place, _ = slices_on(spec.partition)[one]
             lr = RATE * (place + 2) if place in own else RATE
             here = slice(bounds[one], bounds[one + 1])
             part = gradient[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]

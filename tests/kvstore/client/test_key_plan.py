@@ -107,7 +107,7 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
     routing, plan, seen = call.routing, call.plan(), list[Slice]()
     for shard, segments in plan.segments.items():
         for segment in segments:
-            held, slices = routing.buckets[segment.bucket].parts[shard], slices_by_part(call, plan, segment)
+            held, slices = routing.buckets[segment.bucket].partitions[shard], slices_by_part(call, plan, segment)
             here = slice(segment.first, segment.first + segment.count)
             assert slices == slices_on(held)[here]
             assert segment.count == len(slices) == len(segment.bounds) - 1 > 0

@@ -477,7 +477,7 @@ def test_a_pull_says_what_has_become_of_the_shard_since_the_push_that_it_would_w
     store, client = simulation.stores[0], simulation.clients[0]
     fails(client, store.push("w", 0, ones(10)), StoreLostError("silent"))
     if trouble is not None:
-        client.links[1 - next(iter(client.routing.spans[0]))].refuse(StoreLostError(trouble))
+        client.links[1 - next(iter(client.routing.ranges[0]))].refuse(StoreLostError(trouble))
     pulled = store.pull("w", 1)
     client.end_futures()
     told = "step 0 has to be pushed again, with step=0; its push failed: silent"

@@ -201,8 +201,8 @@ def test_a_rule_of_many_nodes_has_smaller_pieces(nodes: int, times: int) -> None
     chain = [("Add", f"n{one}", (f"n{one - 1}" if one else "weight", "gradient")) for one in range(nodes)]
     rule = rule_document(chain, {"weight": f"n{nodes - 1}"}) if nodes else "adam"
     keys = [constant(key_of("w", [4], 1), 3.0), constant(table_of("t", (4, 4), 1), 3.0)]
-    parts = JobShard(store_of(keys, slots=1, shards=1, rule=rule), 0).parts.values()
-    assert [part.spec.piece_elements * times for part in parts] == [PIECE_ELEMENTS, BUCKET_PIECES * PIECE_ELEMENTS]
+    buckets = JobShard(store_of(keys, slots=1, shards=1, rule=rule), 0).all_buckets.values()
+    assert [part.spec.piece_elements * times for part in buckets] == [PIECE_ELEMENTS, BUCKET_PIECES * PIECE_ELEMENTS]
 
 
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from store_cluster import key_of, slices_on, store_of, table_of
 from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.sharding import KeySpan, routing_of, slices_of
+from weft_kvstore.sharding import KeyRange, routing_of, slices_of
 
 sizes = st.lists(st.integers(0, 5000), min_size=1, max_size=30)
 
@@ -29,12 +29,12 @@ def test_every_slice_is_on_exactly_one_shard_and_a_shard_has_adjacent_ones(
 ) -> None:
     description = described(elements, shards, slice_bytes)
     routing = routing_of(description)
-    for key, cut, spans in zip(description.keys, routing.slices, routing.spans, strict=True):
-        there = [one.number + at for one in spans.values() for at in range(one.stop - one.first)]
+    for key, cut, ranges in zip(description.keys, routing.slices, routing.ranges, strict=True):
+        there = [one.number + at for one in ranges.values() for at in range(one.stop - one.first)]
         assert sorted(there) == list(range(cut.count))
-        assert sum(one.end - one.start for one in spans.values()) == key.size
+        assert sum(one.end - one.start for one in ranges.values()) == key.size
         assert (np.diff(cut.bounds(0, cut.count)) > 0).all()
-        for one in spans.values():
+        for one in ranges.values():
             assert (4 * one.start, 4 * one.end) == (cut.start(one.number), cut.start(one.number + one.stop - one.first))
 
 
@@ -46,8 +46,8 @@ def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
     description = described(elements, shards)
     routing = routing_of(description)
     loads = [0] * shards
-    for spans in routing.spans:
-        for shard, one in spans.items():
+    for ranges in routing.ranges:
+        for shard, one in ranges.items():
             loads[shard] += 4 * (one.end - one.start)
     assert sum(loads) == sum(key.nbytes for key in description.keys)
     assert max(loads) - min(loads) <= description.slice_bytes
@@ -85,20 +85,26 @@ def test_a_bucket_has_its_keys_by_priority_and_numbers_each_shards_slices_from_0
     routing = routing_of(store_of(keys, slots=1, shards=2, slice_bytes=8))
     (bucket,) = routing.buckets
     assert bucket.keys == (1, 0)
-    assert {shard: slices_on(part) for shard, part in bucket.parts.items()} == {
+    assert {shard: slices_on(partition) for shard, partition in bucket.partitions.items()} == {
         0: [(0, 1), (0, 2)],
         1: [(1, 0), (0, 0)],
     }
-    assert [[one.key_index for one in bucket.parts[1].spans_in(*some)] for some in ((0, 1), (1, 2), (0, 2))] == [
+    assert [[one.key_index for one in bucket.partitions[1].ranges_in(*some)] for some in ((0, 1), (1, 2), (0, 2))] == [
         [1],
         [0],
         [1, 0],
     ]
-    assert {shard: part.bounds.tolist() for shard, part in bucket.parts.items()} == {0: [0, 8, 12], 1: [0, 8, 16]}
-    assert {shard: part.priorities.tolist() for shard, part in bucket.parts.items()} == {0: [1, 1], 1: [0, 1]}
-    assert routing.spans == (
-        {0: KeySpan(0, 0, 2, 1, 2, 5), 1: KeySpan(0, 1, 2, 0, 0, 2)},
-        {1: KeySpan(1, 0, 1, 0, 0, 2)},
+    assert {shard: partition.bounds.tolist() for shard, partition in bucket.partitions.items()} == {
+        0: [0, 8, 12],
+        1: [0, 8, 16],
+    }
+    assert {shard: partition.priorities.tolist() for shard, partition in bucket.partitions.items()} == {
+        0: [1, 1],
+        1: [0, 1],
+    }
+    assert routing.ranges == (
+        {0: KeyRange(0, 0, 2, 1, 2, 5), 1: KeyRange(0, 1, 2, 0, 0, 2)},
+        {1: KeyRange(1, 0, 1, 0, 0, 2)},
     )
 
 
@@ -111,10 +117,10 @@ def test_keys_are_of_one_bucket_where_they_are_updated_alike() -> None:
     buckets = routing_of(store_of(keys, slots=2, shards=3)).buckets
     assert [bucket.keys for bucket in buckets] == [(0, 1), *[(place,) for place in range(2, len(keys))]]
     assert [bucket.number for bucket in buckets] == list(range(len(buckets)))
-    assert [bool(bucket.parts) for bucket in buckets[-3:]] == [True, False, False]
+    assert [bool(bucket.partitions) for bucket in buckets[-3:]] == [True, False, False]
 
 
 def test_a_large_key_is_on_every_shard() -> None:
-    (spans,) = routing_of(described([1 << 16], 4)).spans
-    assert sorted(spans) == [0, 1, 2, 3]
-    assert {one.stop - one.first for one in spans.values()} == {64}
+    (ranges,) = routing_of(described([1 << 16], 4)).ranges
+    assert sorted(ranges) == [0, 1, 2, 3]
+    assert {one.stop - one.first for one in ranges.values()} == {64}

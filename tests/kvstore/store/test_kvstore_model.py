@@ -461,7 +461,7 @@ class Logs:
     def keep(self, simulation: Simulation) -> None:
         for shard, core in enumerate(simulation.shards):
             job = core.job
-            for part in job.parts.values():
+            for part in job.all_buckets.values():
                 watch_added(part, self._of_slices(shard, part.spec.number))
 
     def _of_slices(self, shard: int, bucket: int) -> Any:
@@ -487,7 +487,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
     for shard, core in enumerate(simulation.shards):
         job = core.job
         for number, bucket in job.buckets.items():
-            part = bucket.spec.part
+            part = bucket.spec.partition
             for slice_, (place, index) in enumerate(slices_on(part)):
                 applied = logs.applied.get((shard, number, slice_), [])
                 logs.check_order(program, keys[place], applied)
@@ -529,7 +529,7 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             assert min(through.values()) >= wait.version - staleness, "staler than it may be"
 
     def of_range(merger: Merger, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
-        part = bucket.spec.part
+        part = bucket.spec.partition
         for number in range(first, stop):
             through = dict(zip(bucket.spec.slots, bucket.added[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[slices_on(part)[number][0]], through)
@@ -579,7 +579,7 @@ def test_merging_by_arrival_adds_each_push_once_in_the_order_that_is_logged(
         job = simulation.shards[shard].job
         bucket = job.buckets.get(number)
         if bucket is not None:
-            key = program.description.keys[slices_on(bucket.spec.part)[slice_][0]]
+            key = program.description.keys[slices_on(bucket.spec.partition)[slice_][0]]
             logs.check_order(program, key, applied)
             assert [step for _, step in applied] == sorted(step for _, step in applied)
 
