@@ -424,7 +424,7 @@ class TableState(BucketSteps):
             return False
         spec, now = self.spec, self.version
         # Before this nothing can be set any more: an update under way has read its rows already.
-        passed = now + 1 if self.is_changing and spec.is_sync else now
+        passed = int(self.added.min()) if self.is_changing and spec.is_sync else now
         if not spec.holds_at_once:
             where = f"slot {slot}, key {spec.key!r}"
             waiting = [of for _, of in self._ahead]
@@ -434,19 +434,27 @@ class TableState(BucketSteps):
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
             self._write(value, only_new=True)
             return True
-        index, of = 0, version if version > now else 0
-        if spec.holds_at_once:  # Behind what the slot has pushed, unless that waits for it.
-            index, of = self.indices.get(slot, -1), 0
-            if index >= 0 and self.arrived[index, 0] > self.added[index, 0] and not self.has_unset(value.ids):
-                of = int(self.arrived[index, 0])
-        if not of and not self.is_changing:
-            self._write(value)
-            return True
-        parts = self._ahead.setdefault((index, of), []) if of else self._late
-        parts.append(value)
-        if sum([len(one.ids) for one in parts]) > 2 * len(parts[0].ids):  # What is set again takes no more memory.
-            parts[:] = [_last_of(parts)]
-        return False
+        index, waits = 0, [(version if version > now else 0, value)]
+        if spec.holds_at_once:  # Behind what the slot has pushed, which may wait for rows that were never set.
+            index, behind = self.indices.get(slot, -1), 0
+            if index >= 0 and self.arrived[index, 0] > self.added[index, 0]:
+                behind = int(self.arrived[index, 0])
+            waits = [(behind, value)]
+            if behind and self.has_unset(value.ids):
+                is_new = self.rows.find(value.ids) < 0
+                apart = (0, is_new), (behind, ~is_new)
+                waits = [(of, Rows(value.ids[some], value.values[some])) for of, some in apart]
+        is_awaited = False
+        for of, value in waits:
+            if not of and not self.is_changing:
+                self._write(value)
+                is_awaited = True
+            elif len(value.ids):
+                parts = self._ahead.setdefault((index, of), []) if of else self._late
+                parts.append(value)
+                if sum([len(one.ids) for one in parts]) > 2 * len(parts[0].ids):  # Set again they take no more memory.
+                    parts[:] = [_last_of(parts)]
+        return is_awaited
 
     def _restore(self, slot: int, pushed: PushSegment, rows: Rows, origin: Hashable) -> bool:
         """Of a table that nobody has pushed: rows of its value at version `step`, which the table has from then on; or

@@ -189,6 +189,18 @@ def test_what_an_update_under_way_has_read_is_set_no_more() -> None:
     assert table.read(0, 1, 2) == [1.0, 5.0, 1.0]
 
 
+def test_a_value_of_the_version_that_begins_may_be_set_while_others_of_it_are_put() -> None:
+    table = Table()
+    table.state.piece_rows = 1
+    assert not table.set(1, 5.0, 0, 1, 2)
+    update = table.push(0, 0)
+    next(update)
+    assert (table.state.version, table.state.is_changing) == (1, True)
+    assert not table.set(1, 9.0, 0, 2)
+    ended(update)
+    assert table.read(0, 1, 2) == [9.0, 5.0, 9.0]
+
+
 def test_a_value_is_taken_in_once_as_long_as_its_origin_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft_kvstore.bucket.sets.SETS_KEPT", 2)
     table, seen = Table(mode=Mode.ASYNC), []
@@ -243,6 +255,17 @@ def test_rows_are_set_behind_what_their_slot_has_pushed_unless_that_waits_for_th
     for update in updates:
         ended(update)
     assert table.read(0, 1) == [8.0 if given else 7.0, 5.0]
+    assert not table.state.sets_waiting
+
+
+def test_of_rows_that_are_set_only_new_ones_come_before_what_their_slot_has_pushed() -> None:
+    table = Table(mode=Mode.ASYNC, given=True)
+    table.set(0, 0.0, 1)
+    ended(table.push(0, 0, 1))
+    assert not table.set(1, 5.0, 1)
+    assert table.set(1, 7.0, 0, 1)
+    ended(table.state.merging())
+    assert table.read(0, 1) == [8.0, 7.0]
     assert not table.state.sets_waiting
 
 
