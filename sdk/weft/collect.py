@@ -274,7 +274,7 @@ def cut(graph: Graph, *outputs: str, name: str | None = None) -> Graph:
             waiting.extend(i for i in graph.nodes[makers[value]].inputs if i)
         elif value not in given:
             near = did_you_mean(value, (*graph.outputs, *makers, *given))
-            near = near or f"; there are its outputs {', '.join(map(repr, graph.outputs))}, and the values inside it"
+            near = near or f"; the last of its values are {', '.join(map(repr, list(makers)[:-9:-1]))}"
             raise GraphRefusedError(f"graph {graph.name!r} has no value {value!r}{near}", node=value)
     return Graph(
         name=name or graph.name,

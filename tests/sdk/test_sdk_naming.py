@@ -137,7 +137,7 @@ def test_cutting_a_collected_graph_keeps_every_name() -> None:
 
 def test_cutting_at_what_is_not_there_is_refused() -> None:
     graph = ops.relu(weft.input("x", (2,))).graph()
-    with pytest.raises(GraphRefusedError, match="no value 'y'; there are its outputs 'relu', and the values inside it"):
+    with pytest.raises(GraphRefusedError, match=r"no value 'y'; the last of its values are 'relu'$"):
         weft.cut(graph, "y")
     with pytest.raises(GraphRefusedError, match=r"no value 'rleu'; did you mean 'relu'\?"):
         weft.cut(graph, "rleu")

@@ -495,12 +495,16 @@ def test_agents_of_one_name_and_different_processes_live_side_by_side(world: Wor
     assert [agent.state for agent in world.controller.agents(world.now)] == [AgentState.ALIVE] * 2
 
 
-def test_an_agent_that_takes_leave_is_lost_at_once(world: World) -> None:
+def test_an_agent_that_takes_leave_is_lost_at_once_and_a_job_that_survives_no_loss_waits_for_another(
+    world: World,
+) -> None:
     workers, _ = world.agents()
-    world.submit()
+    world.submit(plan(max_restarts=0))
     world.bring_to(JobState.RUNNING)
     world.carry_out(world.controller.leave(workers[1], world.now))
-    assert world.jobs["job"].reason == "worker-1 (worker 1) was stopped: it was ended, at step 0 of 6"
+    job = world.jobs["job"]
+    assert (job.state, job.restarts) == (JobState.RECOVERING, 0)
+    assert (job.reason or "").startswith("needs 2 workers; 1 is registered, 1 is free: ")
 
 
 def test_a_waiting_job_starts_when_another_ends(world: World) -> None:
@@ -687,10 +691,11 @@ def test_a_stranger_of_the_same_name_and_process_id_replaces_nobody(world: World
 
 
 def test_a_lost_agent_is_not_listed_with_jobs_that_have_ended(world: World) -> None:
-    workers, _ = world.agents()
+    workers, shards = world.agents()
     world.submit()
     world.bring_to(JobState.RUNNING)
-    world.carry_out(world.controller.leave(workers[1], world.now))
+    world.tick(5.2, alive=[workers[0], *shards])
+    assert world.jobs["job"].state is JobState.FAILED
     assert [agent.jobs for agent in world.controller.agents(world.now)] == [[], [], []]
 
 

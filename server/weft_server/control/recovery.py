@@ -50,7 +50,7 @@ def after_loss(
     plan, memory, before = state.plan, state.memory, job.restarts
     restarts = before + (counts and not memory.vacant)
     left = plan.max_restarts - restarts
-    if left < 0 or not plan.max_restarts:
+    if left < 0:
         tried = f"; the job has gone on {before} times before (max_restarts)" if before else ""
         return Fail(f"{reason}{tried}")
     if _hands_over(state, job, leases, lost):
