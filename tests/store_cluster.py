@@ -13,7 +13,7 @@ import numpy as np
 
 from same_host_children import wait_until
 from weft_graph.program import Update
-from weft_kvstore.arrays import Segment
+from weft_kvstore.bucket.arrays import PendingSegments
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import BucketSteps, PullWait
 from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
@@ -279,26 +279,17 @@ def open_pulls(part: BucketSteps) -> list[PullWait]:
 def watch_added(part: Any, added: Callable[[int, int, int, int], None]) -> None:
     """Has `added` called with (slot, step, first, stop) of each slot's gradients when they are added up in a bucket or
     table."""
-    is_added, take = part._is_added, part._take
+    take = part._take
 
-    def watched(index: int, segments: Sequence[Segment]) -> None:
-        for first, stop, elements in segments:
-            if elements is not None:
-                added(part.spec.slots[index], int(part.added[index, first]), first, stop)
-        is_added(index, segments)
+    def watched(indices: Any, step: int, first: int = 0, stop: int = 1) -> Any:
+        for index in [indices] if isinstance(indices, int) else indices:
+            pending = part._waiting.get((index, step), PendingSegments(part.bounds))
+            for one in pending.within(first, stop):
+                if one.elements is not None:
+                    added(part.spec.slots[index], step, max(one.first, first), min(one.stop, stop))
+        return take(indices, step, first, stop) if isinstance(part, Bucket) else take(indices, step)
 
-    def watched_take(indices: range, step: int, first: int, stop: int) -> Any:
-        by_arrival = part.spec.merge is Merge.ARRIVAL and part.spec.is_sync
-        for index in part._order(step) if by_arrival else indices:
-            pending = part._waiting[index, step]
-            segments = [pending.part(one, max(one.first, first), min(one.stop, stop)) for one in pending.segments]
-            here = [one for one in segments if one.first < one.stop and part.added[index, one.first] <= step]
-            watched(index, here)
-        return take(indices, step, first, stop)
-
-    part._is_added = watched
-    if isinstance(part, Bucket) and part.spec.gate is None:  # It asks only what is added before its step is complete.
-        part._take = watched_take  # type: ignore[method-assign]
+    part._take = watched
 
 
 def ended(steps: Any) -> Any:

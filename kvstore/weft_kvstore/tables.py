@@ -234,10 +234,9 @@ class TableState(BucketSteps):
 
     def _take(self, index: int, step: int) -> list[Rows] | None:
         """Removes a slot's gradient, or its word that it has none, which is added or applied from now on."""
-        segments = self._waiting.pop((index, step)).segments
-        self._is_added(index, segments)
+        gradient: list[Rows] | None = self._waiting.pop((index, step)).segments[0].elements
+        self.pushed[index] = gradient is not None
         self.added[index] = step + 1
-        gradient: list[Rows] | None = segments[0].elements
         return gradient
 
     def _next(self) -> list[tuple[int, int, list[Rows] | None]]:

@@ -20,10 +20,6 @@ from weft_kvstore.wire.outbox import BufferSource
 
 # --- Gradients that wait for the others of their step, and their sum --------------------------------------------------
 
-
-ADDED: Final[Array] = np.empty(0)
-"""In place of elements that are in the sum, which a later slot has."""
-
 _FIRST: Final = itemgetter(0)
 """A segment's first slice, by which segments are in order."""
 
@@ -51,6 +47,11 @@ class PendingSegments:
         """What lies within a range, whole where it goes beyond; it stays."""
         low, high = self._span(first, stop)
         return self.segments[low:high]
+
+    def covered(self, first: int, stop: int) -> int:
+        """Of how many slices of a range there are elements."""
+        some = [one for one in self.within(first, stop) if one.elements is not None]
+        return sum([min(one.stop, stop) - max(one.first, first) for one in some])
 
     def take(self, first: int, stop: int) -> list[Segment]:
         """Takes out what lies within a range, cut at its ends."""
@@ -80,7 +81,7 @@ class PendingSegments:
 
     def part(self, segment: Segment, first: int, stop: int) -> Segment:
         """Some of its slices; the elements are views."""
-        if segment.elements is None or segment.elements is ADDED or (first == segment.first and stop == segment.stop):
+        if segment.elements is None or (first == segment.first and stop == segment.stop):
             return Segment(first, stop, segment.elements)
         origin = self._bounds[segment.first]
         return Segment(first, stop, segment.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
@@ -172,15 +173,6 @@ class Gradient:
             if found is not some:
                 np.copyto(some, found)
         return out
-
-
-class SliceSum(NamedTuple):
-    """What a step has of some slices: the sum of the gradients of so many slots; None where nobody has any."""
-
-    first: int
-    stop: int
-    gradient: Gradient | None
-    contributors: int
 
 
 # --- Pins: parts of arrays that are not written while their bytes are sent --------------------------------------------

@@ -7,24 +7,16 @@ shown to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import FEW, Alike, Array, Range, Segment, ranges_alike, ranges_where
-from weft_kvstore.bucket.arrays import (
-    ADDED,
-    BucketValues,
-    EncodedValues,
-    Gradient,
-    PendingSegments,
-    Pin,
-    SliceSum,
-    sum_dtype,
-)
-from weft_kvstore.bucket.gate import GatedSums
+from weft_kvstore.arrays import FEW, Alike, Array, Range, Segment, exact_sum, ranges_alike, ranges_where
+from weft_kvstore.bucket.arrays import BucketValues, EncodedValues, Gradient, PendingSegments, Pin, sum_dtype
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, BucketSteps, PullWait, extremes
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
@@ -62,11 +54,12 @@ class Bucket(BucketSteps):
         is_mean = spec.update is Update.MEAN
         self._sum_dtype = sum_dtype(values.dtype) if is_mean else None
         """In which gradients are added whose mean is wanted."""
-        self._gated = None
-        is_unscaled = spec.pushed is not None and spec.pushed.residual
-        if spec.gate is not None:
-            is_summed = not is_mean and values.dtype.kind == "f"  # Whole numbers are no part of a gradient.
-            self._gated = GatedSums(spec.gate, bounds, is_summed=is_summed, unscaled=is_unscaled)
+        self._is_clipped = not is_mean and values.dtype.kind == "f"  # Whole numbers are no part of a gradient.
+        """Whether its sums are measured and clipped, where steps are committed."""
+        self._is_scaled = spec.pushed is None or not spec.pushed.residual
+        """Whether gradients arrive multiplied by the loss scale."""
+        self._sums = PendingSegments(bounds)
+        """What is added of the next step of slices, and not applied."""
         count = len(spec.slots)
         self._adds_early = spec.is_sync and count > KEPT_GRADIENTS
         self._groups = [range(count)] if spec.is_sync and count else [range(one, one + 1) for one in range(count)]
@@ -123,35 +116,33 @@ class Bucket(BucketSteps):
 
     def _add_early(self, index: int, step: int, first: int, stop: int) -> None:
         """Adds the gradients of some slices that are next in the order of the sum, where that of a slot is new among
-        them and some slot's are still missing. The last of them has the sum, the others ADDED."""
+        them and some slot's are still missing."""
         nbytes = (self.bounds[stop] - self.bounds[first]) * self.update.values.dtype.itemsize
         if nbytes < ADDED_EARLY_BYTES or (self.versions[first:stop] != step).any():
             return
         there: list[int] = []
         for one in self._order(step):
-            if (one, step) not in self._waiting or not (self.arrived[one, first:stop] > step).all():
+            if not (self.arrived[one, first:stop] > step).all():
                 break
             there.append(one)
-        if index not in there or len(there) == len(self.spec.slots):
+        if index not in there or (self.arrived[:, first:stop] > step).all():
             return
-        segments = [self._waiting[one, step].take(first, stop) for one in there]
-        to_add = {
-            at: [one for one in some if one.elements is not None and one.elements is not ADDED]
-            for at, some in enumerate(segments)
-        }
-        layers = [[*map(self._widened, some)] for some in to_add.values() if some]
-        covered = [sum(one.stop - one.first for one in layer) for layer in layers]
-        if len(layers) >= KEPT_GRADIENTS and min(covered) == stop - first:
-            last = max(at for at, some in to_add.items() if some)
-            total = Gradient(self.bounds, first, stop, layers).total()
-            for at, one in enumerate(there):
-                self._is_added(one, [each for each in segments[at] if self.added[one, each.first] <= step])
-                self.added[one, first:stop] = step + 1
-                segments[at] = [each if each.elements is None else Segment(*each[:2], ADDED) for each in segments[at]]
-            segments[last] = [Segment(first, stop, total)]
-        for one, some in zip(there, segments, strict=True):
-            for segment in some:
-                self._waiting[one, step].put(segment)
+        layers = [self._sums, *[self._waiting[one, step] for one in there if (one, step) in self._waiting]]
+        covered = [layer.covered(first, stop) for layer in layers]
+        if covered.count(stop - first) >= KEPT_GRADIENTS and {*covered} <= {0, stop - first}:
+            self._add(there, step, first, stop)
+
+    def _add(self, indices: Sequence[int], step: int, first: int, stop: int) -> list[Segment]:
+        """Adds the gradients that slots have of slices, in this order; they wait as one. Returns the sums; None for
+        slices of which nobody has any."""
+        found = []
+        for low, high, layers, _ in self._take(indices, step, first, stop):
+            total = Gradient(self.bounds, low, high, layers).total() if layers else None
+            found.append(Segment(low, high, total))
+            if total is not None:
+                self._sums.put(found[-1])
+        self.added[indices, first:stop] = step + 1
+        return found
 
     def receive_set(self, slot: int, pushed: PushSegment, origin: Hashable) -> list[Range]:
         """Sets or restores slices; `origin` is the call. Returns the ranges for which pulls or a merge may have waited.
@@ -260,69 +251,74 @@ class Bucket(BucketSteps):
 
     def _apply(self, indices: range, step: int, first: int, stop: int) -> bool:
         """Applies a step that is in to slices; False where it is not committed."""
-        gated = self._gated
+        spec = self.spec
+        factor: float | None = 1.0
         at = first if stop - first == 1 else slice(first, stop)
-        if gated is None:
-            sums = self._take(indices, step, first, stop)
-        else:
+        if spec.gate is not None:
             is_new: Array = np.logical_or.reduce(self.added[:, first:stop] <= step)
             for low, high in ranges_where(is_new, first):
-                for one in self._take(indices, step, low, high):
-                    gated.measure(step, one)
-                self.added[:, low:high] = step + 1
-            committed = gated.take(step, first, stop)
+                self._measure(spec.gate, step, low, high)
+            committed = spec.gate.committed(step)
             if committed is None:
                 return False
-            sums = committed
-        for one in sums:
-            if one.gradient is not None:
-                self.update.with_gradient(one.gradient, one.contributors, step)
-            elif self.spec.is_sync:
-                self.update.without_gradient(one.first, one.stop)
+            factor = committed.factor
+        order = self._order(step) if spec.is_sync and spec.merge is Merge.ARRIVAL else indices
+        for low, high, layers, contributors in self._take(order, step, first, stop):
+            if layers and factor is not None:
+                for one in layers[0] if factor != 1.0 and self._is_clipped else ():  # All is in one sum by now.
+                    np.multiply(one.elements, one.elements.dtype.type(factor), out=one.elements)
+                self.update.with_gradient(Gradient(self.bounds, low, high, layers), contributors, step)
+            elif spec.is_sync:
+                self.update.without_gradient(low, high)
         self.added[indices.start : indices.stop, at] = step + 1
-        self.versions[at] = step + 1 if self.spec.is_sync else self.added[:, at].min(axis=0)
+        self.versions[at] = step + 1 if spec.is_sync else self.added[:, at].min(axis=0)
         if self.sets.pending:
             self.sets.reached(step + 1, first, stop, indices.start)
-        if self.spec.is_sync and self.reached is not None:
+        if spec.is_sync and self.reached is not None:
             self.reached(step + 1, first, stop)
         return True
 
-    def _take(self, indices: range, step: int, first: int, stop: int) -> list[SliceSum]:
-        """Removes the gradients of a complete step of these slices. Returns their sums, by ranges of slices to which
-        equally many slots contribute."""
-        layers: list[list[Segment]] = []
-        contributed: list[Segment] = []
-        contributors = 0
-        is_mixed = False
-        by_arrival = self.spec.merge is Merge.ARRIVAL and self.spec.is_sync
-        for index in self._order(step) if by_arrival else indices:
-            pending = self._waiting[index, step]
-            segments = pending.take(first, stop)
+    def _measure(self, gate: StepGate, step: int, first: int, stop: int) -> None:
+        """Adds what there is of a complete step of slices, and tells the gate the exact sum of their sums of squares,
+        each in float64; None where that is not finite. What was multiplied by the loss scale is divided by it."""
+        scale = gate.loss_scale.scale if self._is_scaled else 1.0
+        for low, high, total in self._add(self._order(step), step, first, stop):
+            squares: int | None = 0
+            if total is not None and self._is_clipped:
+                if scale != 1.0:
+                    np.multiply(total, total.dtype.type(1.0 / scale), out=total)
+                edges = (self.bounds[low : high + 1] - self.bounds[low]).tolist()
+                each = [np.square(total[begin:end], dtype=np.float64).sum() for begin, end in pairwise(edges)]
+                squares = exact_sum(np.array(each))
+            gate.hold(step, squares, high - low)
+
+    def _take(
+        self, indices: Sequence[int], step: int, first: int, stop: int
+    ) -> list[tuple[int, int, list[list[Segment]], int]]:
+        """Removes what slots, in this order, have of a step of slices, behind what is added of it. By ranges to which
+        equally many slots contribute: the gradients, and how many slots that are."""
+        sums = self._sums.take(first, stop) if self._sums.segments else []
+        layers, is_alike = [sums] if sums else [], not sums
+        for index in indices:
+            pending = self._waiting.get((index, step))
+            if pending is None:
+                continue  # It is in the sum.
+            segments, layer = pending.take(first, stop), []
             if not pending.segments:
                 del self._waiting[index, step]
-            if self._gated is not None:
-                self._is_added(index, [one for one in segments if self.added[index, one.first] <= step])
-            layer, before = [], len(contributed)
             for one in segments:
-                if one.elements is not None:
-                    contributed.append(one)
-                    if one.elements is not ADDED:
-                        layer.append(one if self._sum_dtype is None else self._widened(one))
+                self.pushed[index, one.first : one.stop] = has_gradient = one.elements is not None
+                if has_gradient:
+                    layer.append(one if self._sum_dtype is None else self._widened(one))
             if layer:
                 layers.append(layer)
-            if len(contributed) > before:
-                contributors += 1
-                is_mixed = is_mixed or len(contributed) - before < len(segments)
-        if not is_mixed:
-            gradient = Gradient(self.bounds, first, stop, layers) if layers else None
-            return [SliceSum(first, stop, gradient, contributors)]
-        counts, found = np.zeros(stop - first, np.int64), []
-        for one in contributed:
-            counts[one.first - first : one.stop - first] += 1
-        for low, high, count in ranges_alike(counts, first):
-            here = [[one for one in layer if one.first < high and low < one.stop] for layer in layers] if count else []
-            here = [layer for layer in here if layer]
-            found.append(SliceSum(low, high, Gradient(self.bounds, low, high, here) if here else None, count))
+                is_alike = is_alike and len(layer) == len(segments)
+        if is_alike:
+            return [(first, stop, layers, len(layers))]
+        pushed, found = self.pushed if self.spec.is_sync else self.pushed[indices], []
+        for low, high, count in ranges_alike(np.count_nonzero(pushed[:, first:stop], axis=0), first):
+            here = [[one for one in layer if one.first < high and low < one.stop] for layer in layers]
+            found.append((low, high, [layer for layer in here if layer], count))
         return found
 
     def _widened(self, segment: Segment) -> Segment:

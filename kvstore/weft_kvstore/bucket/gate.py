@@ -5,13 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
-import numpy as np
-
-from weft_kvstore.arrays import Array, Segment, exact_sum, ranges_alike, terms_of
-from weft_kvstore.bucket.arrays import Gradient, PendingSegments, SliceSum
+from weft_kvstore.arrays import terms_of
 from weft_kvstore.description.records import CommitDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
@@ -155,55 +151,3 @@ class StepGate:
         if is_whole and one.loss_scale is None:
             one.loss_scale = self.loss_scale
             self.on_measured(step)
-
-
-# --- Slices of a bucket at the gate of their shard: the sum of a step is measured, and goes on as agreed on -----------
-
-
-class GatedSums:
-    """Sums of slices, which begin at `bounds` (elements), of a step that is measured and not committed.
-
-    `is_summed`: the sums are measured and clipped; a mean is not, nor whole numbers. `unscaled`: gradients arrive
-    divided by the loss scale."""
-
-    def __init__(self, gate: StepGate, bounds: Array, *, is_summed: bool, unscaled: bool) -> None:
-        self._gate = gate
-        self._is_summed = is_summed
-        self._unscaled = unscaled
-        self._bounds = bounds
-        self._sums = PendingSegments(bounds)
-        self._contributors = np.zeros(len(bounds) - 1, np.int64)
-
-    def measure(self, step: int, one: SliceSum) -> None:
-        """Keeps a sum, and tells the gate the exact sum of its slices' sums of squares, each in float64; None where
-        that is not finite. What was multiplied by the loss scale is divided by it."""
-        first, stop, gradient, self._contributors[first:stop] = one
-        squares: int | None = 0
-        if gradient is not None:
-            total, scale = gradient.total(), self._gate.loss_scale.scale
-            self._sums.put(Segment(first, stop, total))
-            if self._is_summed:
-                if scale != 1.0 and not self._unscaled:
-                    np.multiply(total, total.dtype.type(1.0 / scale), out=total)
-                edges = (self._bounds[first : stop + 1] - self._bounds[first]).tolist()
-                each = [np.square(total[low:high], dtype=np.float64).sum() for low, high in pairwise(edges)]
-                squares = exact_sum(np.array(each))
-        self._gate.hold(step, squares, stop - first)
-
-    def take(self, step: int, first: int, stop: int) -> list[SliceSum] | None:
-        """The sums of slices: clipped, or dropped where the step is skipped; None where it is not committed."""
-        committed = self._gate.committed(step)
-        if committed is None:
-            return None
-        found = []
-        for low, high, count in ranges_alike(self._contributors[first:stop], first):
-            sums = self._sums.take(low, high) if count else []
-            if committed.factor is None:
-                sums = []
-            elif self._is_summed and committed.factor != 1.0:
-                for _, _, total in sums:
-                    assert total is not None
-                    np.multiply(total, total.dtype.type(committed.factor), out=total)
-            gradient = Gradient(self._bounds, low, high, [sums]) if sums else None
-            found.append(SliceSum(low, high, gradient, count))
-        return found

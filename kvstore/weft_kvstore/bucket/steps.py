@@ -171,7 +171,7 @@ class BucketSteps:
     the version with which a slice began. `indices` has the number of each slot that contributes. `pushed[i]`: whether
     the slot had gradients of the last step that is added up of it and not applied.
 
-    `_waiting` has, by the number of a slot and step, the gradients that came and are not applied, or that the slot
+    `_waiting` has, by the number of a slot and step, the gradients that came and are not added up, or that the slot
     has none: of steps that are in, and of at most STEPS_AHEAD steps that came before the one before them.
 
     Pulls wait by the version before which they are not answered, and those of a version that no slice has reached are
@@ -290,10 +290,7 @@ class BucketSteps:
         index = self.indices.get(slot)
         if index is not None:
             for of, step in [key for key in self._waiting if key[0] == index]:
-                pending = self._waiting[of, step]
-                pending.segments = [one for one in pending.segments if self.added[index, one.first] > step]
-                if not pending.segments:
-                    del self._waiting[of, step]
+                del self._waiting[of, step]
             self.arrived[index] = self.added[index]
 
     def at_version(self, version: int) -> tuple[Array, Array]:
@@ -333,10 +330,6 @@ class BucketSteps:
         if self.spec.merge is Merge.ARRIVAL:
             return [index for index, of in self._waiting if of == step]
         return range(len(self.spec.slots))
-
-    def _is_added(self, index: int, segments: Sequence[Segment]) -> None:
-        for first, stop, elements in segments:
-            self.pushed[index, first:stop] = elements is not None
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"

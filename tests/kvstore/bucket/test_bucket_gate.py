@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
+from store_cluster import advanced, constant, key_of, store_of
+from weft_graph.program import Update
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.arrays import Gradient, SliceSum
-from weft_kvstore.bucket.gate import GatedSums, StepGate
 from weft_kvstore.description.records import CommitDescription, LossScaling
+from weft_kvstore.shard.job_shard import JobShard
 
 NORM = 13.0
 """Of the gradient (3, 4 | 12)."""
@@ -21,21 +23,26 @@ SCALED = CommitDescription(loss_scaling=LossScaling(2.0, 1000))
 class Gated:
     """A slice of two elements and one of one element, of step 0, and a slot whose barrier is in."""
 
-    bounds = np.array([0, 2, 3])
-
-    def __init__(self, commit: CommitDescription, gradient: Array | None, *, is_summed: bool = True) -> None:
-        self.gradient = gradient
-        self.gate = StepGate(commit, 1)
-        self.gate.expect(2)
+    def __init__(
+        self,
+        commit: CommitDescription,
+        gradient: Array | None,
+        update: Update = Update.GRADIENT,
+        dtype: str = "float32",
+    ) -> None:
+        self.gradient = None if gradient is None else gradient.astype(dtype)
+        key = msgspec.structs.replace(constant(key_of("w", [3], 1), 0.0), update=update, dtype=dtype)
+        description = store_of([key], slots=1, shards=1, slice_bytes=2 * np.dtype(dtype).itemsize)
+        self.shard = JobShard(msgspec.structs.replace(description, commit=commit), 0)
+        (self.bucket,) = self.shard.buckets.values()
+        self.gate = self.shard.step_gate("")
         self.gate.arrive(0, 0)
-        self.sums = GatedSums(self.gate, self.bounds, is_summed=is_summed, unscaled=False)
 
     def measure(self, first: int, stop: int) -> None:
-        one = None
-        if self.gradient is not None:
-            elements = self.gradient[self.bounds[first] : self.bounds[stop]].copy()
-            one = Gradient(self.bounds, first, stop, [[Segment(first, stop, elements)]])
-        self.sums.measure(0, SliceSum(first, stop, one, int(one is not None)))
+        bounds = self.bucket.bounds
+        elements = None if self.gradient is None else self.gradient[bounds[first] : bounds[stop]].copy()
+        (due,) = self.bucket.accept(0, 0, Segment(first, stop, elements))
+        assert not list(advanced(self.bucket, *due)), "it is not committed"
 
     @property
     def squares(self) -> float:
@@ -44,8 +51,11 @@ class Gated:
         return math.fsum(found.squares) if found.finite else math.inf
 
     def taken(self, first: int, stop: int) -> list[float] | None:
-        found = self.sums.take(0, first, stop)
-        return None if found is None else [n for one in found if one.gradient for n in one.gradient.total().tolist()]
+        """What the slices have become; None where their step is not applied."""
+        list(advanced(self.bucket, first, stop))
+        if not self.bucket.versions[first:stop].all():
+            return None
+        return [float(one) for _, _, some in self.bucket.update.values.elements(first, stop) for one in some]
 
 
 def gradient() -> Array:
@@ -69,7 +79,7 @@ def test_sums_of_a_step_that_is_skipped_are_dropped() -> None:
     gated.measure(0, 2)
     assert gated.squares == math.inf
     gated.gate.commit(0, norm=math.inf, finite=False)
-    assert gated.taken(0, 2) == []
+    assert gated.taken(0, 2) == [0.0, 0.0, 0.0]
 
 
 def test_the_scale_of_the_loss_is_taken_off_before_it_is_measured() -> None:
@@ -81,9 +91,12 @@ def test_the_scale_of_the_loss_is_taken_off_before_it_is_measured() -> None:
 
 
 @pytest.mark.parametrize("has_gradient", [True, False])
-def test_a_mean_is_neither_measured_nor_clipped_and_nor_is_nothing(has_gradient: bool) -> None:
-    gated = Gated(CLIPPED, gradient() if has_gradient else None, is_summed=False)
+@pytest.mark.parametrize(("update", "dtype"), [(Update.MEAN, "float32"), (Update.GRADIENT, "int32")])
+def test_a_mean_is_neither_measured_nor_clipped_and_nor_are_whole_numbers_and_nothing(
+    has_gradient: bool, update: Update, dtype: str
+) -> None:
+    gated = Gated(CLIPPED, gradient() if has_gradient else None, update, dtype)
     gated.measure(0, 2)
     assert gated.squares == 0
     gated.gate.commit(0, norm=NORM, finite=True)
-    assert gated.taken(0, 2) == (gradient().tolist() if has_gradient else [])
+    assert gated.taken(0, 2) == (gradient().tolist() if has_gradient else [0.0, 0.0, 0.0])
