@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -206,27 +206,27 @@ class GradientEncoders:
         if self._scaling is not None and outcome.step >= self._steps_ended:  # It may be ended once more.
             self._scale = outcome.scale.after(finite=outcome.finite, scaling=self._scaling)
 
-    def begin(self, keys: KeySet, step: int) -> list[KeyEncoder | None]:
-        """The encoder of each key for a push of a step; None where the key keeps no residual. All are None where the
-        step of those that do has arrived before: it is not encoded again. Raises StoreRefusedError where a key's is
+    def begin(self, keys: KeySet, step: int) -> dict[int, KeyEncoder | None]:
+        """For a push of a step the encoder of each key, by its position; None where the key keeps no residual. A key is
+        left out if its step has arrived before: it is not encoded again. Raises StoreRefusedError where a key's step is
         under way, or a later one was pushed in its place: then nothing has begun."""
-        found = [self._encoders.get(name) for name in keys.names]
-        for name, one in zip(keys.names, found, strict=True):
+        found: dict[int, KeyEncoder | None] = {}
+        for position, name in enumerate(keys.names):
+            one = self._encoders.get(name)
             last = None if one is None else one.pushed_instead(step)
-            if last is not None:
-                known = [one for one in found if one is not None]
-                twice = all(one.is_pushed(step) for one in known)
-                if twice and not any(step in one.begun for one in known):
-                    return [None] * len(found)
+            if one is None or last is None:
+                found[position] = one
+            elif step in one.begun or not one.is_pushed(step):
+                twice = all(self._encoders[other].is_pushed(step) for other in keys.names if other in self._encoders)
                 detail = f"step {last} was pushed already, and what compression left out is in later steps"
                 error = PushedTwiceError if twice else StoreRefusedError
                 raise error(f"slot {self._slot}: push of key {name!r}, step {step}: {detail}")
-        for one in found:
+        for one in found.values():
             if one is not None:
                 one.begun.append(step)
         return found
 
-    def end_push(self, encoders: Sequence[KeyEncoder | None], step: int, *, failed: bool) -> None:
+    def end_push(self, encoders: Iterable[KeyEncoder | None], step: int, *, failed: bool) -> None:
         """A push with these encoders has ended."""
         for one in encoders:
             if one is not None:

@@ -14,7 +14,7 @@ from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
-from weft_kvstore.client.plan import KeySet, PlanSegment
+from weft_kvstore.client.plan import KeySet, PlanSegment, key_plan
 from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.errors import StoreError
@@ -299,24 +299,25 @@ class KeyOperation(PushPull):
             )
         kind, ahead = self.payload_kind, self.sent_at * CALL_PRIORITY
         if kind is not None:
-            arrays, self._missing = self.arrays, plan.total
+            sent, arrays = plan, self.arrays
             number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
             if plan.has_pushed and kind is _GRADIENT:
-                self._key_encoders, self._encoders, self._encoded = encoders.begin(self.keys, self.step), encoders, []
-                is_known = all(one is None for one in self._key_encoders)  # What keeps a residual has arrived before.
-            self.segments, of_call = {}, partial(plan.read, arrays)
-            for shard, segments in plan.segments.items():
+                found = encoders.begin(self.keys, self.step)
+                self._key_encoders, self._encoders, self._encoded = [*found.values()], encoders, []
+                if len(found) < len(arrays):  # The others have arrived before.
+                    sent = key_plan(routing, [self.keys.key_indices[at] for at in found])
+                    arrays, self.has_arrived = [arrays[at] for at in found], not sent.total
+            self._missing = sent.total
+            self.segments, of_call = {}, partial(sent.read, arrays)
+            for shard, segments in sent.segments.items():
                 mine = self.segments[shard] = []
                 for segment in segments:
                     source: Source = of_call
                     bounds = segment.bounds
                     if self._encoders is not None and segment.pushed is not None:
-                        if is_known and segment.pushed.codec.residual:
-                            self._missing -= segment.count
-                            continue
                         bounds, scale = segment.pushed.begins, self._encoders.scale
                         source = one = EncodedSegment(
-                            plan, segment, arrays, self._key_encoders, step=self.step, scale=scale
+                            sent, segment, arrays, self._key_encoders, step=self.step, scale=scale
                         )
                         self._encoded.append(one)
                     entry = SentEntry(kind, number, segment.bucket, self.step, self.array)
@@ -334,10 +335,8 @@ class KeyOperation(PushPull):
                             priorities=priorities,
                         )
                     )
-            if self._missing < plan.total:
-                self.has_arrived = not self._missing
-                if not self.is_pull:
-                    return {shard: sum(one.count for one in some) for shard, some in self.segments.items() if some}
+            if not self.is_pull:
+                return dict(sent.counts)
         if count == 1:
             return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}

@@ -44,7 +44,7 @@ class Sender:
         return [generator.standard_normal(shape).astype(dtype) for shape, dtype in pairs]
 
     def encoded(self, step: int, gradients: list[Array]) -> list[EncodedSegment]:
-        encoders = self.begun = self.encoders.begin(self.keys, step)
+        encoders = self.begun = [*self.encoders.begin(self.keys, step).values()]
         found = []
         plan = self.keys.plan(self.routing)
         for segment in self.segments:

@@ -139,18 +139,20 @@ def test_a_compressed_push_that_was_refused_and_finds_no_memory_is_made_again(mo
 
 @pytest.mark.parametrize("keys", [["w"], ["w", "plain"], ["plain", "w", "v"]])
 def test_a_compressed_step_that_is_pushed_twice_counts_once(make: Make, keys: list[str]) -> None:
-    """Also in a list with keys that travel as they are."""
+    """Also in a list with keys that travel as they are, or have not arrived before."""
     compression = {"gradients": {"kind": "2bit", "threshold": 1.0}, "least_bytes": 1}
     described = {"w": zero(2), "v": zero(2), "plain": Key((2,), initializer=0.0, compression={})}
     (store,) = make(describe(described, slots=1, rule="sgd", lr=1.0, compression=compression))
-    store.push(keys, [ones(2)] * len(keys)).result(WAIT_S)
+    gradients = {"w": ones(2), "v": -ones(2), "plain": 2 * ones(2)}
+    some = [gradients[key] for key in keys]
+    store.push("w", gradients["w"]).result(WAIT_S)
     for _ in range(2):
-        assert store.push(keys, [ones(2)] * len(keys), step=0).result(WAIT_S) is None
-        found = store.pushpull(keys, [ones(2)] * len(keys), step=0).result(WAIT_S)
-        assert [one.tolist() for one in found] == [[-1.0, -1.0]] * len(keys)
-    store.push(keys, [ones(2)] * len(keys)).result(WAIT_S)
+        assert store.push(keys, some, step=0).result(WAIT_S) is None
+        found = store.pushpull(keys, some, step=0).result(WAIT_S)
+        assert [one.tolist() for one in found] == [(-one).tolist() for one in some]
+    store.push(keys, some).result(WAIT_S)
     store.end_step().result(WAIT_S)
-    assert [one.tolist() for one in store.pull(keys).result(WAIT_S)] == [[-2.0, -2.0]] * len(keys)
+    assert [one.tolist() for one in store.pull(keys).result(WAIT_S)] == [(-2 * one).tolist() for one in some]
 
 
 @pytest.mark.parametrize("call", ["", "push", "pull"])
