@@ -105,9 +105,10 @@ class TableState(BucketSteps):
     standard semantics the others get what they have missed when they are next pushed or read.
 
     `updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to nobody:
-    while `is_changing` no pull can be answered. `merge_is_due` where something may have to be merged. `_ahead` has, by
-    version to come, the values that were set for it, and `_late` those that were set during an update; `_known_sets`
-    the chunks of the last calls that set something; `_measured` the last step whose gradient the gate was given.
+    while one is made no pull can be answered, and `begins` has the number of a slot and the version that it makes.
+    `merge_is_due` where something may have to be merged. `_ahead` has by that the values that were set for a version to
+    come, or during its update; `_known_sets` the chunks of the last calls that set something; `_measured` the last step
+    whose gradient the gate was given.
 
     Where slots go together gradients are added in slot order: the longest complete prefix at once, while later ones
     wait, so that the sum is the same bits for any order of arrival; or in the order of arrival. `_total` is the sum of
@@ -142,7 +143,7 @@ class TableState(BucketSteps):
         self.merge_is_due = self.has_task = False
         self.to_answer: deque[tuple[PullWait, int]] = deque()
         """Pulls whose answers take long, each with its version. `has_task`: the merger is at work on the table."""
-        self.is_changing = False
+        self.begins: tuple[int, int] | None = None
         self.updated: list[tuple[Array, Array]] = []
         """Indices and values of rows as the last update left them, while nothing else has written rows since: who has
         pushed rows most often pulls these."""
@@ -150,7 +151,6 @@ class TableState(BucketSteps):
         """The first values of rows that are not here."""
         self._measured = -1
         self._ahead: dict[tuple[int, int], list[Rows]] = {}
-        self._late: list[Rows] = []
         self._known_sets = KnownSets()
         count = layout.rows_on(shard) if layout.growth is None else None
         self.rows = RowStorage(
@@ -172,7 +172,7 @@ class TableState(BucketSteps):
 
     def at_version(self, version: int) -> tuple[Array, Array]:
         is_at, is_beyond = super().at_version(version)
-        if not self.is_changing:
+        if self.begins is None:
             return is_at, is_beyond
         return np.zeros(1, np.bool_), is_beyond | (is_at if self.spec.is_sync and self.spec.slots else False)
 
@@ -281,7 +281,7 @@ class TableState(BucketSteps):
                 total = None
             elif total is not None:
                 yield from self._multiply(total, committed.factor)
-        self.is_changing = True
+        self.begins = index, step + 1
         if not self.spec.is_sync:
             self._take(index, step)
         if total is not None:
@@ -289,22 +289,19 @@ class TableState(BucketSteps):
             self.updates += 1
         self._total = None
         self.versions[0] = min(self.added.ravel().tolist())
-        yield from self._put_ahead(index, step + 1) if self._ahead or self._late else ()
-        self.is_changing = False
+        yield from self._put_ahead(self.begins) if self._ahead else ()
+        self.begins = None
         if self.reached is not None:
             self.reached(self.version, 0, 1)
         return True
 
-    def next_has_unset(self) -> bool:
-        """Whether an update that is next has to wait, since some of its rows were never set."""
-        return any(self._lacks_rows(gradient) for _, _, gradient in self._next())
-
     def _lacks_rows(self, gradient: list[Rows] | None) -> bool:
+        """Whether an update has to wait, since some of its rows were never set."""
         return any(self.has_unset(part.ids) for part in gradient or ())
 
     def has_unset(self, indices: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""
-        return self.spec.given and not self.rows.has_all(indices)
+        return self.spec.given and bool((self.rows.find(indices) < 0).any())
 
     def _measure(self, step: int, total: list[Rows] | None) -> Iterator[None]:
         """Tells the gate the exact sum of the squares of each row; None where that is not finite."""
@@ -423,10 +420,10 @@ class TableState(BucketSteps):
             return False
         spec, now = self.spec, self.version
         # Before this nothing can be set any more: an update under way has read its rows already.
-        passed = int(self.added.min()) if self.is_changing and spec.is_sync else now
+        passed = int(self.added.min()) if self.begins is not None and spec.is_sync else now
         if not spec.holds_at_once:
             where = f"slot {slot}, key {spec.key!r}"
-            waiting = [of for _, of in self._ahead]
+            waiting = [of for _, of in self._ahead if of > now]
             check_version(where, version, now, passed if version else 0, given=spec.given, waiting=waiting)
         self._known_sets.add(first, stop, origin)
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or passed > 0)
@@ -445,11 +442,12 @@ class TableState(BucketSteps):
                 waits = [(of, Rows(value.ids[some], value.values[some])) for of, some in apart]
         is_awaited = False
         for of, value in waits:
-            if not of and not self.is_changing:
+            key = (index, of) if of else self.begins
+            if key is None:
                 self._write(value)
                 is_awaited = True
             elif len(value.ids):
-                parts = self._ahead.setdefault((index, of), []) if of else self._late
+                parts = self._ahead.setdefault(key, [])
                 parts.append(value)
                 if sum([len(one.ids) for one in parts]) > 2 * len(parts[0].ids):  # Set again they take no more memory.
                     parts[:] = [_last_of(parts)]
@@ -493,18 +491,14 @@ class TableState(BucketSteps):
         rows_of = rows_of[rows_of < len(rows.ids)]
         return Rows(rows.ids.take(rows_of), rows.values.take(rows_of, axis=0))
 
-    def _put_ahead(self, index: int, version: int) -> Iterator[None]:
-        """Puts what was set for the version that begins, of slot number `index` where slots go on by themselves, then
-        what came during the update; stops after each piece."""
-        ahead, late = self._ahead.pop((index, version), []), self._late
-        self._late = []
-        for parts in (ahead, late):
-            for part in batches([_last_of(parts)], self.piece_rows) if parts else ():
-                self._write(part)
-                yield
-        if self._late:  # It came meanwhile, and holds now: so the update ends.
-            self._write(_last_of(self._late))
-            self._late = []
+    def _put_ahead(self, begins: tuple[int, int]) -> Iterator[None]:
+        """Puts what was set for the version that begins, or during its update; stops after each piece."""
+        parts = self._ahead.pop(begins, [])
+        for part in batches([_last_of(parts)], self.piece_rows) if parts else ():
+            self._write(part)
+            yield
+        if parts := self._ahead.pop(begins, []):  # It came meanwhile, and holds now: so the update ends.
+            self._write(_last_of(parts))
 
     def _write(self, value: Rows, *, only_new: bool = False) -> None:
         """Sets rows; `only_new`: those that were never set."""
@@ -561,15 +555,13 @@ class TableState(BucketSteps):
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Whether the table can answer (1) bool: not while it changes, and no rows that were never set."""
-        if self.is_changing or (self.spec.given and self.has_unset(wait.rows.ids)):
+        if self.begins is not None or (self.spec.given and self.has_unset(wait.rows.ids)):
             return np.zeros(1, np.bool_)
         return super().can_answer(wait, first, stop)
 
-    def waits_for_set(self, wait: PullWait, slice_: int) -> bool:
-        return self.spec.given and (self.has_unset(wait.rows.ids) or self.next_has_unset())
-
-    def first_unset(self) -> int | None:
-        return 0 if self.spec.given and self.next_has_unset() else None
+    def unset(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
+        pulls_unset = self.spec.given and wait is not None and self.has_unset(wait.rows.ids)
+        return np.array([pulls_unset or any(self._lacks_rows(gradient) for _, _, gradient in self._next())])
 
     def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
         """What answers a pull that is `ready`, at a version; None between two pieces."""

@@ -385,11 +385,8 @@ class Bucket(BucketSteps):
             return False
         return bool((self.began_at[first:stop] < version).all())
 
-    def waits_for_set(self, wait: PullWait, slice_: int) -> bool:
-        return bool(self.sets.unset(slice_, slice_ + 1)[0])
-
-    def first_unset(self) -> int | None:
-        return None if self.sets.complete else int(self.sets.unset(0, self.count).argmax())
+    def unset(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
+        return self.sets.unset(first, stop)
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer (stop - first) bool: none that was never set."""

@@ -398,17 +398,13 @@ class BucketSteps:
         is_bound = spec.mode is Mode.STALE and spec.slots and wait.reading is not Reading.SETTLED
         return wait.version - spec.staleness if is_bound else None
 
-    def waits_for_set(self, wait: PullWait, slice_: int) -> bool:
-        """Whether a pull waits at a slice until somebody sets a value."""
+    def unset(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
+        """Which slices wait until somebody sets a value (stop - first) bool: with their next step, or with a pull."""
         raise NotImplementedError
 
     def unset_named(self, slice_: int) -> str:
         """What a slice waits for that has no first value."""
         return f"{self.spec.key_named(slice_)} was never set: a worker has to call init"
-
-    def first_unset(self) -> int | None:
-        """The first slice whose step waits until somebody sets a value."""
-        raise NotImplementedError
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
         """Why a pull of an exact version can never be answered, once one of its unanswered slices is beyond it."""
@@ -441,7 +437,7 @@ class BucketSteps:
                 of = [self.indices[wait.slot]] if wait.slot in self.indices else []
             text, missing = self._behind(slice_, version, of)
         key = spec.key_named(slice_)
-        if (is_there or not missing) and self.waits_for_set(wait, slice_):
+        if (is_there or not missing) and self.unset(slice_, slice_ + 1, wait)[0]:
             return self.unset_named(slice_), []
         if not missing and spec.gate is not None:
             version = int(self.versions[slice_])

@@ -116,9 +116,6 @@ class RowStorage:
             return self._index.find(indices)
         return indices if self.count == len(self._here) else np.where(self._here.array[indices], indices, -1)
 
-    def has_all(self, indices: Array) -> bool:
-        return bool((self.find(indices) >= 0).all())
-
     def read(self, name: str | None, indices: Array) -> tuple[Array, Array | None]:
         """One array (see `RowArrays`) at indices (n): a copy (n, width), and which of these rows (n) bool are not here,
         whose part of the copy is undefined; None where all are."""

@@ -306,8 +306,8 @@ class JobShard:
                 text, missing = bucket.step_waits_for(at)
                 return f"{bucket.spec.key_named(at)} {text}", missing
         for bucket in self.all_buckets.values():
-            if bucket.spec.slots and (unset := bucket.first_unset()) is not None:
-                return bucket.unset_named(unset), []
+            if bucket.spec.slots and (unset := bucket.unset(0, bucket.count)).any():
+                return bucket.unset_named(int(unset.argmax())), []
         return text, missing
 
     def step_gate(self, message: str) -> StepGate:

@@ -195,7 +195,7 @@ def test_a_value_of_the_version_that_begins_may_be_set_while_others_of_it_are_pu
     assert not table.set(1, 5.0, 0, 1, 2)
     update = table.push(0, 0)
     next(update)
-    assert (table.state.version, table.state.is_changing) == (1, True)
+    assert (table.state.version, table.state.begins) == (1, (0, 1))
     assert not table.set(1, 9.0, 0, 2)
     ended(update)
     assert table.read(0, 1, 2) == [9.0, 5.0, 9.0]
