@@ -60,7 +60,7 @@ class Ranges:
         return iter(zip(self._first, self._stop, strict=True))
 
     @property
-    def span(self) -> Range:
+    def hull(self) -> Range:
         """From its first number to behind its last; it must have one."""
         return self._first[0], self._stop[-1]
 

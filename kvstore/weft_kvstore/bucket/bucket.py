@@ -85,19 +85,19 @@ class Bucket(BucketSteps):
         if self._codec is not None and pushed.payload_kind == PayloadKind.GRADIENT:
             return [Segment(first, stop, self._decoded(self._codec, pushed))]
         bounds, dtype = self.spec.partition.bounds, self.update.values.dtype
-        nbytes = pushed.parts[0].nbytes if len(pushed.parts) == 1 else sum(part.nbytes for part in pushed.parts)
+        nbytes = pushed.buffers[0].nbytes if len(pushed.buffers) == 1 else sum(one.nbytes for one in pushed.buffers)
         if bounds[stop] - bounds[first] != nbytes:
             what = f"{pushed.count} slices from {first} of bucket {pushed.bucket}"
             raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {bounds[stop] - bounds[first]}")
         stops = [stop]
-        if len(pushed.parts) > 1:
-            ends = np.cumsum([part.nbytes for part in pushed.parts]) + bounds[first]
+        if len(pushed.buffers) > 1:
+            ends = np.cumsum([buffer.nbytes for buffer in pushed.buffers]) + bounds[first]
             stops = np.searchsorted(bounds, ends).tolist()
-            if (bounds[stops] != ends).any():  # A slice lies in two parts.
+            if (bounds[stops] != ends).any():  # A slice lies in two buffers.
                 return self.segments_of(pushed.copied())
         found = []
-        for part, stop in zip(pushed.parts, stops, strict=True):
-            elements: Array = np.frombuffer(part, dtype)
+        for buffer, stop in zip(pushed.buffers, stops, strict=True):
+            elements: Array = np.frombuffer(buffer, dtype)
             found.append(Segment(first, stop, elements if elements.flags.aligned else elements.copy()))
             first = stop
         return found
@@ -147,7 +147,7 @@ class Bucket(BucketSteps):
     def receive_set(self, slot: int, pushed: PushSegment, origin: Hashable) -> list[Range]:
         """Sets or restores slices; `origin` is the call. Returns the ranges for which pulls or a merge may have waited.
         Raises ProtocolError, and PushRefusedError where nothing was changed."""
-        (segment,) = self.segments_of(pushed if len(pushed.parts) == 1 else pushed.copied())
+        (segment,) = self.segments_of(pushed if len(pushed.buffers) == 1 else pushed.copied())
         if pushed.payload_kind != PayloadKind.VALUE:
             return self.restore(slot, pushed.step, pushed.chunks, segment, origin)
         self.sets.check(slot, pushed.step, segment.first, segment.stop, origin)

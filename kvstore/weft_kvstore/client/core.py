@@ -25,7 +25,7 @@ from weft_kvstore.errors import (
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import SETS_KEPT, STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing
-from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_segments
+from weft_kvstore.wire.codec import ProtocolError, buffers_at, decode_reply, value_segments
 from weft_kvstore.wire.messages import (
     MAX_ENTRIES,
     Acknowledge,
@@ -326,17 +326,17 @@ class ClientCore:
         the link by that, and would send small frames for ever if it waited for the next call. Raises ProtocolError."""
         if values.acknowledge:
             self._on_acknowledged(link, values.acknowledge, now)
-        shard, parts = link.shard, [payload]
+        shard, buffers = link.shard, [payload]
         if values.at:
             if link.peer_memory is not None:
-                parts = parts_at(values, link.peer_memory)
+                buffers = buffers_at(values, link.peer_memory)
             elif link.welcome is not None and link.welcome.listener:
                 self.disconnected(shard, now)  # The shard's end is closed, or its memory could not be mapped.
                 return
             else:
                 raise ProtocolError("Values.at: the shard shares no memory")
         operation = None
-        for request, received in value_segments(values, parts):
+        for request, received in value_segments(values, buffers):
             operation = link.requests.get(request)
             if operation is not None:  # Else it has failed or was cancelled.
                 ended = operation.received(shard, operation.write(shard, received))

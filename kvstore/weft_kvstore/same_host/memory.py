@@ -90,7 +90,7 @@ def _mapped(fd: int, nbytes: int, protection: int) -> Array:
         raise ArenaError(f"an arena of {nbytes} bytes cannot be mapped: {error}") from error
 
 
-# --- The part of shared memory for payloads that do not lie there: rows, encoded slices, the caller's own arrays ------
+# --- The area of shared memory for payloads that do not lie there: rows, encoded slices, the caller's own arrays ------
 
 
 ALIGNMENT: Final = 64
@@ -135,10 +135,10 @@ MOST_OF_LIMIT: Final = 0.5
 STAGING_STEP: Final = 1 << 21
 """Bytes of the staging area that are reserved at once, at least: some 0.6 ms."""
 
-MAX_SPANS: Final = 4096
+MAX_EXTENTS: Final = 4096
 """Of a frame."""
 
-Span: TypeAlias = tuple[int, int]
+Extent: TypeAlias = tuple[int, int]
 """Offset and number of bytes."""
 
 
@@ -194,18 +194,18 @@ class SharedMemory:
         kind = np.dtype(dtype)
         return self._bytes[offset : offset + prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
-    def put(self, pieces: Sequence[Sequence[Buffer]]) -> tuple[list[Span], list[bool]] | None:
-        """Where the bytes of a frame are, piece by piece in order, and of which pieces some lie in arrays that are
+    def put(self, sections: Sequence[Sequence[Buffer]]) -> tuple[list[Extent], list[bool]] | None:
+        """Where the bytes of a frame are, section by section, and of which sections some lie in arrays that are
         here. The rest is copied to the staging area, until `free`. None where there is no room, and after `close`."""
         if self.fd < 0:
             return None
         found: list[tuple[int, Array]] = []
         in_place: list[bool] = []
         copied = 0
-        for parts in pieces:
+        for buffers in sections:
             lies_here = False
-            for part in parts:
-                view = np.frombuffer(part, np.uint8)
+            for buffer in buffers:
+                view = np.frombuffer(buffer, np.uint8)
                 offset = view.__array_interface__["data"][0] - self._address
                 if not 0 <= offset < self._staging_start:
                     offset = -1
@@ -216,24 +216,24 @@ class SharedMemory:
         at = self._take(copied) if copied else 0
         if at is None:
             return None
-        spans: list[Span] = []
+        extents: list[Extent] = []
         for own, view in found:
             offset = own
             if own < 0:
                 self._bytes[at : at + view.size] = view
                 offset, at = at, at + view.size
-            if spans and sum(spans[-1]) == offset:
-                spans[-1] = (spans[-1][0], spans[-1][1] + view.size)
+            if extents and sum(extents[-1]) == offset:
+                extents[-1] = (extents[-1][0], extents[-1][1] + view.size)
             elif view.size:
-                spans.append((offset, view.size))
-        if len(spans) > MAX_SPANS:
-            self.free(spans)
+                extents.append((offset, view.size))
+        if len(extents) > MAX_EXTENTS:
+            self.free(extents)
             return None
-        return spans, in_place
+        return extents, in_place
 
-    def free(self, spans: Sequence[Span]) -> None:
+    def free(self, extents: Sequence[Extent]) -> None:
         """What `put` has said is read no more."""
-        staged = min((offset for offset, _ in spans if offset >= self._staging_start), default=None)
+        staged = min((offset for offset, _ in extents if offset >= self._staging_start), default=None)
         if staged is not None:
             self._staging.free(staged)
 
@@ -287,30 +287,30 @@ def _pages(nbytes: int) -> int:
 
 class SharedFrames:
     """The frames that one peer reads in this process's memory, until it says that it has read a frame, or begins a new
-    connection. By a frame's number, `frames` has its spans, and those of its segments that lie in arrays there and not
+    connection. By a frame's number, `frames` has its extents, and those of its segments that lie in arrays there, not
     only in copies; `_unread` has such segments once their frame has arrived."""
 
     __slots__ = ("_unread", "frames", "memory")
 
     def __init__(self, memory: SharedMemory | None) -> None:
         self.memory = memory
-        self.frames: dict[int, tuple[list[Span], set[OutSegment[Any, Any]]]] = {}
+        self.frames: dict[int, tuple[list[Extent], set[OutSegment[Any, Any]]]] = {}
         self._unread: dict[int, list[OutSegment[Any, Any]]] = {}
 
-    def put(self, frame: OutFrame[Any, Any]) -> list[Span]:
+    def put(self, frame: OutFrame[Any, Any]) -> list[Extent]:
         """Where the bytes of a frame are, for the peer to read; nothing where they have to travel."""
         if self.memory is None or frame.nbytes < self.memory.least_bytes:
             return []
         sections = frame.sections()
-        put = self.memory.put([parts for _, parts in sections])
+        put = self.memory.put([buffers for _, buffers in sections])
         if put is None:
             return []
-        spans, in_place = put
+        extents, in_place = put
         arrays = {
             one for (segments, _), is_array in zip(sections, in_place, strict=True) if is_array for one in segments
         }
-        self.frames[frame.number] = spans, arrays
-        return spans
+        self.frames[frame.number] = extents, arrays
+        return extents
 
     def arrived(self, number: int, segments: list[OutSegment[Any, Any]]) -> list[OutSegment[Any, Any]]:
         """A frame has arrived: those of its segments that the peer need not have read, as they are copies."""

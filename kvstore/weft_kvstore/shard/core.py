@@ -20,7 +20,7 @@ from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.tables import RequestedRows
-from weft_kvstore.wire.codec import ProtocolError, PushSegment, decode_request, parts_at, push_segments
+from weft_kvstore.wire.codec import ProtocolError, PushSegment, buffers_at, decode_request, push_segments
 from weft_kvstore.wire.messages import (
     NO_REQUEST,
     Acknowledge,
@@ -216,7 +216,7 @@ class ShardCore:
                 self._refuse(peer, push, number, "its bytes are in memory that was not brought")
             return []
         self.counts["shared_memory_received_bytes"] += sum(map(nbytes_of, push.segments))
-        segments = push_segments(push, parts_at(push, memory), shared=True)
+        segments = push_segments(push, buffers_at(push, memory), shared=True)
         found = [segment if shard.reads_in_place(segment) else segment.copied() for segment in segments]
         # Known before any waits there: whatever ends the frame, they are copied before the client may write.
         self.links.in_place[peer, push.frame] = [one for one in found if one.shared]

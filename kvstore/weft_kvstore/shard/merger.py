@@ -210,7 +210,7 @@ class Merger:
             self._links.fail(wait.peer, wait.request, FailureCode.PASSED, passed)
         left = wait.unanswered.get(bucket.spec.number)
         if left is not None:
-            bucket.add_pull(wait, *left.span)
+            bucket.add_pull(wait, *left.hull)
         elif bucket.pulled_versions:
             bucket.forget_pull(wait)
 

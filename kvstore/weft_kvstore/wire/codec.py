@@ -111,7 +111,7 @@ def _check_payload(message: Push | Values, payload: memoryview, *, has_payload: 
 # --- The segments of a frame, each with its bytes ---------------------------------------------------------------------
 
 
-def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
+def buffers_at(message: Push | Values, memory: Array) -> list[memoryview]:
     """The payload of a message that is in its sender's `memory`. Raises ProtocolError for offsets beyond it."""
     for offset, nbytes in message.at:
         if offset + nbytes > memory.nbytes:
@@ -120,7 +120,7 @@ def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
     return [memoryview(memory[offset : offset + nbytes]) for offset, nbytes in message.at]  # type: ignore[arg-type]
 
 
-def _split(parts: Sequence[memoryview], rows: Sequence[SentRow | ValueRow]) -> list[Sequence[memoryview]]:
+def _split(buffers: Sequence[memoryview], rows: Sequence[SentRow | ValueRow]) -> list[Sequence[memoryview]]:
     """The payload split into the segments of these rows, whose bytes add up to it."""
     found: list[Sequence[memoryview]] = []
     number = begin = 0
@@ -128,10 +128,10 @@ def _split(parts: Sequence[memoryview], rows: Sequence[SentRow | ValueRow]) -> l
         some: list[memoryview] = []
         left = nbytes
         while left or not some:
-            part = parts[number][begin : begin + left]
-            some.append(part)
-            begin, left = begin + part.nbytes, left - part.nbytes
-            if begin == parts[number].nbytes and number + 1 < len(parts):
+            view = buffers[number][begin : begin + left]
+            some.append(view)
+            begin, left = begin + view.nbytes, left - view.nbytes
+            if begin == buffers[number].nbytes and number + 1 < len(buffers):
                 number, begin = number + 1, 0
         found.append(some)
     return found
@@ -139,7 +139,7 @@ def _split(parts: Sequence[memoryview], rows: Sequence[SentRow | ValueRow]) -> l
 
 class PushSegment(msgspec.Struct, frozen=True):
     """A segment of a `push`: slices `first` to `first + count` of a bucket, or as many of `chunks` chunks of a table's
-    rows or ids. `parts` are their bytes, in order.
+    rows or ids. `buffers` are their bytes, in order.
 
     `step` is the version of a value, `request` the number of the client's call. Where the bytes are `shared`, the
     client may change them at any time.
@@ -152,7 +152,7 @@ class PushSegment(msgspec.Struct, frozen=True):
     first: int
     count: int
     chunks: int
-    parts: Sequence[memoryview]
+    buffers: Sequence[memoryview]
     shared: bool = False
 
     @property
@@ -162,17 +162,17 @@ class PushSegment(msgspec.Struct, frozen=True):
     @property
     def payload(self) -> memoryview:
         """Its bytes."""
-        return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
+        return self.buffers[0] if len(self.buffers) == 1 else memoryview(b"".join(self.buffers))
 
     def copied(self) -> PushSegment:
         """The segment with a private copy of its bytes."""
-        return msgspec.structs.replace(self, parts=[memoryview(bytearray().join(self.parts))], shared=False)
+        return msgspec.structs.replace(self, buffers=[memoryview(bytearray().join(self.buffers))], shared=False)
 
 
-def push_segments(push: Push, parts: Sequence[memoryview], *, shared: bool = False) -> list[PushSegment]:
+def push_segments(push: Push, buffers: Sequence[memoryview], *, shared: bool = False) -> list[PushSegment]:
     """The segments of a frame; the codec has checked that `nbytes` adds up."""
     rows, found = push.segments, []
-    split = [parts] if len(rows) == 1 else _split(parts, rows)
+    split = [buffers] if len(rows) == 1 else _split(buffers, rows)
     for (payload_kind, request, bucket, step, chunks, first, count, _), some in zip(rows, split, strict=True):
         found.append(PushSegment(payload_kind, request, bucket, step, first, count, chunks, some, shared))
     return found
@@ -200,10 +200,10 @@ class ValueSegment(msgspec.Struct, frozen=True):
         return self.first + self.count
 
 
-def value_segments(values: Values, parts: Sequence[memoryview]) -> list[tuple[int, ValueSegment]]:
+def value_segments(values: Values, buffers: Sequence[memoryview]) -> list[tuple[int, ValueSegment]]:
     """The segments of a frame, each with the request that it answers; the codec has checked that `nbytes` adds up."""
     rows, found = values.segments, []
-    split = [parts] if len(rows) == 1 else _split(parts, rows)
+    split = [buffers] if len(rows) == 1 else _split(buffers, rows)
     owned = len(rows) == 1 and not values.at
     for (request, array, bucket, version, compressed, first, count, _), some in zip(rows, split, strict=True):
         payload = some[0] if len(some) == 1 else memoryview(b"".join(some))

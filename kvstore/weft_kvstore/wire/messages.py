@@ -36,7 +36,7 @@ class SentEntry(NamedTuple):
 # length together. Buckets are numbered as in `weft_kvstore.sharding`. A segment of a table has adjacent chunks instead,
 # of `chunks` in all; else `chunks` is 0. A message has a row, an array, for each of its segments.
 #
-# Client and shard of one host may read each other's memory: then `at` has the offset and length of each part of the
+# Client and shard of one host may read each other's memory: then `at` has the offset and length of each extent of the
 # payload there, and the message has no second part.
 
 
@@ -137,7 +137,7 @@ class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
 
 
 At = Annotated[list[tuple[Count, Positive]], msgspec.Meta(max_length=MAX_ENTRIES)]
-"""Where a payload is in its sender's memory: offset and length of each of its parts, in order. Empty: it is the
+"""Where a payload is in its sender's memory: offset and length of each of its extents, in order. Empty: it is the
 message's second part."""
 
 chunks_in, nbytes_of = itemgetter(4), itemgetter(-1)

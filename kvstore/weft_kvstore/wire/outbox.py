@@ -25,30 +25,30 @@ Source: TypeAlias = Callable[[int, int], Sequence[Buffer]]
 order."""
 
 
-MOST_KEPT_PARTS: Final = 1024
-"""Parts of a buffer that are kept as their socket sends them: those of a step, many times over."""
+MOST_WRAPPED: Final = 1024
+"""Ranges of a buffer that are kept as their socket sends them: those of a step, many times over."""
 
 
 class BufferSource:
-    """Bytes of one buffer. `wrap` makes what a socket sends of a large part without a copy. Where the same parts are
-    sent at each step, these objects are kept: to make and to free one takes longer than to send it."""
+    """Bytes of one buffer. `wrap` makes the object by which a socket sends a large range of them without a copy. These
+    objects are kept for ranges that are sent at each step: to make and to free one takes longer than to send it."""
 
-    __slots__ = ("_parts", "base", "nbytes", "wrap")
+    __slots__ = ("_wrapped", "base", "nbytes", "wrap")
 
     def __init__(self, base: memoryview, wrap: Callable[[memoryview], Any] | None = None) -> None:
         self.base, self.nbytes = base, base.nbytes
         self.wrap = wrap
-        self._parts: dict[tuple[int, int], Any] = {}
+        self._wrapped: dict[tuple[int, int], Any] = {}
 
     def __call__(self, start: int, stop: int) -> Sequence[Buffer]:
         if self.wrap is None or stop - start < COPIED_BYTES:
             return (self.base[start:stop],)
-        part = self._parts.get((start, stop))
-        if part is None:
-            if len(self._parts) == MOST_KEPT_PARTS:
-                self._parts.clear()
-            part = self._parts[start, stop] = self.wrap(self.base[start:stop])
-        return (part,)
+        wrapped = self._wrapped.get((start, stop))
+        if wrapped is None:
+            if len(self._wrapped) == MOST_WRAPPED:
+                self._wrapped.clear()
+            wrapped = self._wrapped[start, stop] = self.wrap(self.base[start:stop])
+        return (wrapped,)
 
 
 CALL_PRIORITY: Final = 1 << 32
@@ -221,10 +221,10 @@ class OutFrame(NamedTuple, Generic[E, W]):
         """The bytes: a view if they are adjacent in one buffer, else joined."""
         if len(self.segments) == 1:
             (one,) = self.segments
-            parts = one.source(one.start, one.start + one.nbytes)
+            buffers = one.source(one.start, one.start + one.nbytes)
         else:
-            parts = [part for _, parts in self.sections() for part in parts]
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            buffers = [buffer for _, buffers in self.sections() for buffer in buffers]
+        return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 def _rows_of(segments: Sequence[OutSegment[Any, Any]]) -> list[Any]:

@@ -176,9 +176,9 @@ def test_what_a_shard_shares_counts_in_what_the_process_may_take(monkeypatch: py
 # --- Where the bytes of a frame are -----------------------------------------------------------------------------------
 
 
-def bytes_at(memory: SharedMemory, spans: list[tuple[int, int]]) -> bytes:
+def bytes_at(memory: SharedMemory, extents: list[tuple[int, int]]) -> bytes:
     seen = map_shared(memory.fd)
-    return b"".join([seen[offset : offset + nbytes].tobytes() for offset, nbytes in spans])
+    return b"".join([seen[offset : offset + nbytes].tobytes() for offset, nbytes in extents])
 
 
 def test_arrays_are_named_where_they_are_and_all_else_is_copied_to_the_stage() -> None:
@@ -187,13 +187,15 @@ def test_arrays_are_named_where_they_are_and_all_else_is_copied_to_the_stage() -
     first[...], second[...] = 1, 2
     laid = memory.put([[first, second[:4]], [b"other"], [second[8:], memoryview(b"more")]])
     assert laid is not None
-    spans, in_place = laid
+    extents, in_place = laid
     assert in_place == [True, False, True], "of the last one a part is read where it lies"
-    assert spans[0] == (0, 80), "arrays that touch are one part"
-    assert spans[2] == (96, 32)
-    assert bytes_at(memory, spans) == first.tobytes() + second[:4].tobytes() + b"other" + second[8:].tobytes() + b"more"
+    assert extents[0] == (0, 80), "arrays that touch are one part"
+    assert extents[2] == (96, 32)
+    assert (
+        bytes_at(memory, extents) == first.tobytes() + second[:4].tobytes() + b"other" + second[8:].tobytes() + b"more"
+    )
     assert memory.put([[bytes(PAGE)]]) is None, "a part of the stage is taken"
-    memory.free(spans)
+    memory.free(extents)
     assert memory.put([[bytes(PAGE)]]) is not None
     memory.free([(0, 80)])
 
@@ -216,7 +218,7 @@ def test_after_the_close_of_the_memory_frames_travel_as_bytes() -> None:
 
 
 def test_a_frame_of_too_many_parts_travels_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_module, "MAX_SPANS", 2)
+    monkeypatch.setattr(arena_module, "MAX_EXTENTS", 2)
     memory = SharedMemory(PAGE, PAGE)
     array = memory.array(0, (256,), np.uint8)
     assert memory.put([[array[:1], b"x", array[9:10]]]) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_kvstore.same_host.memory import SharedFrames, SharedMemory, Span
+from weft_kvstore.same_host.memory import Extent, SharedFrames, SharedMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.messages import PayloadKind, SentEntry
 from weft_kvstore.wire.outbox import BufferSource, Outbox, OutFrame, OutSegment
@@ -24,7 +24,7 @@ class Link:
         self.outbox: Outbox[SentEntry, Any] = Outbox(LinkSettings(credit_bytes=1 << 24, frame_bytes=1 << 24))
         self.shared = SharedFrames(memory)
 
-    def put(self, *segments: tuple[int, bool]) -> tuple[OutFrame[SentEntry, Any], list[Span]]:
+    def put(self, *segments: tuple[int, bool]) -> tuple[OutFrame[SentEntry, Any], list[Extent]]:
         """A frame of segments of one slice each: its bytes, and whether they are in the shared array. A segment's owner
         is its place."""
         for number, (nbytes, shared) in enumerate(segments):

@@ -20,10 +20,10 @@ from weft_kvstore.wire.codec import (
     MAGIC,
     MAX_HEADER_BYTES,
     ProtocolError,
+    buffers_at,
     decode_reply,
     decode_request,
     encode,
-    parts_at,
     push_segments,
 )
 
@@ -142,9 +142,9 @@ def test_a_payload_is_either_in_the_message_or_in_shared_memory(
 def test_parts_that_the_senders_memory_has_not_are_refused_by_name() -> None:
     memory = np.arange(100, dtype=np.uint8)
     push = m.Push(1, [(m.PayloadKind.GRADIENT, 0, 0, 0, 0, 0, 1, 12)], [(96, 4), (0, 8)])
-    assert b"".join(parts_at(push, memory)) == bytes([96, 97, 98, 99, *range(8)])
+    assert b"".join(buffers_at(push, memory)) == bytes([96, 97, 98, 99, *range(8)])
     with pytest.raises(ProtocolError, match=r"Push\.at: bytes 96 to 101 of memory that has 100"):
-        parts_at(msgspec.structs.replace(push, at=[(96, 5), (0, 7)]), memory)
+        buffers_at(msgspec.structs.replace(push, at=[(96, 5), (0, 7)]), memory)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.lists(st.integers(1, 9), max_size=20))

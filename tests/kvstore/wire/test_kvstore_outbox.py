@@ -494,7 +494,7 @@ def test_what_is_cancelled_is_not_kept() -> None:
 
 def test_large_parts_of_a_buffer_are_wrapped_once_and_the_others_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft_kvstore.wire.outbox.COPIED_BYTES", 4)
-    monkeypatch.setattr("weft_kvstore.wire.outbox.MOST_KEPT_PARTS", 2)
+    monkeypatch.setattr("weft_kvstore.wire.outbox.MOST_WRAPPED", 2)
     wrapped: list[bytes] = []
 
     def wrap(view: memoryview) -> memoryview:
@@ -507,4 +507,4 @@ def test_large_parts_of_a_buffer_are_wrapped_once_and_the_others_never(monkeypat
         assert bytes(part) == b"0123456789"[start:stop]
     assert wrapped == [b"0123", b"456789"]
     source(1, 9)
-    assert len(source._parts) == 1, "those of other steps are not kept for ever"
+    assert len(source._wrapped) == 1, "those of other steps are not kept for ever"
