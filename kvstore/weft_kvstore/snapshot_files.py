@@ -5,7 +5,7 @@ there. Its tensors are flat parts of arrays: `ARRAY@START:KEY` has elements STAR
 array of the rule's state, and the numbers of `updates` made of the key's slices START and on. Who reads asks for any
 elements of a key: the snapshot may have been written by other processes than there are now.
 
-A table lies in blocks of rows in any order, each with its `row/ids`; START is the first one's number in the file. A
+A table lies in row groups, in any order, each with its `row/ids`; START is its first row's number in the file. A
 file may have only rows that have changed since another one was written, and the ids of those that have gone
 (`table/gone`): a snapshot names all files that it needs, the oldest first. All else is in its own ones.
 """
@@ -273,8 +273,8 @@ class SnapshotReader:
         self._files: dict[SnapshotFile, tuple[BinaryIO, TensorFile]] = {}
         self._stored: dict[tuple[str, str], list[_Stored]] = {}
         """A key's array, in the snapshot's own files, in order of its elements."""
-        self._blocks: dict[str, list[tuple[str, _Stored]]] = {}
-        """By table, in the order of the files: ids of rows that have gone, and blocks of rows."""
+        self._row_groups: dict[str, list[tuple[str, _Stored]]] = {}
+        """By table, in the order of the files: ids of rows that have gone, and row groups."""
         self._checked: set[SnapshotFile] = set()
 
     def __enter__(self) -> SnapshotReader:
@@ -290,7 +290,7 @@ class SnapshotReader:
                 if not file.folder:
                     self._stored.setdefault((array, key), []).append(stored)
                 if array in (ROWS, GONE):
-                    self._blocks.setdefault(key, []).append((array, stored))
+                    self._row_groups.setdefault(key, []).append((array, stored))
         for parts in self._stored.values():
             parts.sort(key=lambda one: one.start)
         return self
@@ -324,20 +324,20 @@ class SnapshotReader:
     def rows(
         self, key: str, is_wanted: Callable[[Array], Array], dtypes: Mapping[str, np.dtype[Any]]
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
-        """The rows of a table whose ids (n) int64 are wanted (n) bool, block by block: ids, and arrays (n, ...); no
+        """The rows of a table whose ids (n) int64 are wanted (n) bool, group by group: ids, and arrays (n, ...); no
         arrays where the rows have gone. What comes later takes the place of what came before."""
-        for kind, block in self._blocks.get(key, []):
-            ids = self._read(block, block.start, block.stop, np.dtype(np.int64))
+        for kind, group in self._row_groups.get(key, []):
+            ids = self._read(group, group.start, group.stop, np.dtype(np.int64))
             wanted = is_wanted(ids)
             if not wanted.any():
                 continue
             found: dict[str, Array] = {}
             for name, dtype in dtypes.items() if kind == ROWS else ():
-                one = block._replace(name=f"{name}@{block.start}:{key}")
-                tensor = self._files[block.file][1].tensors.get(one.name)
+                one = group._replace(name=f"{name}@{group.start}:{key}")
+                tensor = self._files[group.file][1].tensors.get(one.name)
                 if tensor is None:
-                    raise SnapshotError(f"{self._where(block.file)} has no {one.name!r}")
-                array = self._read(one, block.start, block.start + tensor.shape[0], dtype)
+                    raise SnapshotError(f"{self._where(group.file)} has no {one.name!r}")
+                array = self._read(one, group.start, group.start + tensor.shape[0], dtype)
                 found[name] = array.reshape(len(ids), -1)[wanted]
             yield ids[wanted], found
 

@@ -45,7 +45,7 @@ class PendingSegments:
 
     def within(self, first: int, stop: int) -> list[Segment]:
         """What lies within a range, whole where it goes beyond; it stays."""
-        low, high = self._span(first, stop)
+        low, high = self._overlapping(first, stop)
         return self.segments[low:high]
 
     def covered(self, first: int, stop: int) -> int:
@@ -58,29 +58,29 @@ class PendingSegments:
         if len(self.segments) == 1 and first <= self.segments[0].first and self.segments[0].stop <= stop:
             found, self.segments = self.segments, []
             return found
-        low, high = self._span(first, stop)
+        low, high = self._overlapping(first, stop)
         if low >= high:
             return []
         found = self.segments[low:high]
         rest: list[Segment] = []
         if found[0].first < first:
-            rest.append(self.part(found[0], found[0].first, first))
-            found[0] = self.part(found[0], first, found[0].stop)
+            rest.append(self.narrow(found[0], found[0].first, first))
+            found[0] = self.narrow(found[0], first, found[0].stop)
         if found[-1].stop > stop:
-            rest.append(self.part(found[-1], stop, found[-1].stop))
-            found[-1] = self.part(found[-1], found[-1].first, stop)
+            rest.append(self.narrow(found[-1], stop, found[-1].stop))
+            found[-1] = self.narrow(found[-1], found[-1].first, stop)
         self.segments[low:high] = rest
         return found
 
-    def _span(self, first: int, stop: int) -> tuple[int, int]:
-        """Where in the list that lies which overlaps a range."""
+    def _overlapping(self, first: int, stop: int) -> tuple[int, int]:
+        """Which entries of the list overlap a range."""
         low = max(bisect_right(self.segments, first, key=_FIRST) - 1, 0)
         if low < len(self.segments) and self.segments[low].stop <= first:
             low += 1
         return low, bisect_left(self.segments, stop, key=_FIRST)
 
-    def part(self, segment: Segment, first: int, stop: int) -> Segment:
-        """Some of its slices; the elements are views."""
+    def narrow(self, segment: Segment, first: int, stop: int) -> Segment:
+        """Some slices of a segment; the elements are views."""
         if segment.elements is None or (first == segment.first and stop == segment.stop):
             return Segment(first, stop, segment.elements)
         origin = self._bounds[segment.first]
@@ -102,7 +102,7 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 class Gradient:
     """The sum, from the left to the right, of `layers`: of each slot that has gradients its segments, in order. It is
     of slices `first` to before `stop`, each of which some layer has; segments may go beyond. It is added where it is
-    read: while a part of it is in the cache, the rule uses it, and no sum is written to memory."""
+    read: while it is in the cache, the rule uses it, and no sum is written to memory."""
 
     __slots__ = ("_arrays", "_starts", "array", "count", "dtype", "first", "stop")
 
@@ -175,49 +175,49 @@ class Gradient:
         return out
 
 
-# --- Pins: parts of arrays that are not written while their bytes are sent --------------------------------------------
+# --- Pins: slices of a block that are not written while their bytes are sent ------------------------------------------
 
 
-class Pinnable:
-    """An array in parts; `pinned` (parts) counts the pins on each, and a part is not written while it is pinned.
-    `source` has the bytes, from `start` on. `shared`: the array is in shared memory, where peers read it; `original` is
-    that array, of a copy."""
+class Block:
+    """The elements of some slices; `pinned` (slices) counts the pins on each, and a slice is not written while it is
+    pinned. `source` has the bytes, from `start` on. `shared`: the array is in shared memory, where peers read it;
+    `original` is that array, of a copy."""
 
     __slots__ = ("array", "original", "pinned", "shared", "source", "start")
 
-    def __init__(self, array: Array, source: BufferSource, start: int, parts: int, *, shared: bool = False) -> None:
-        self.original: Pinnable | None = None
+    def __init__(self, array: Array, source: BufferSource, start: int, slices: int, *, shared: bool = False) -> None:
+        self.original: Block | None = None
         self.array = array
         self.source = source
         self.start = start
         self.shared = shared
-        self.pinned = np.zeros(parts, np.int32)
+        self.pinned = np.zeros(slices, np.int32)
 
-    def copy(self) -> Pinnable:
+    def copy(self) -> Block:
         """A copy without pins, in private memory."""
         array = self.array.copy()
-        copy = Pinnable(array, BufferSource(bytes_of(array), self.source.wrap), 0, len(self.pinned))
+        copy = Block(array, BufferSource(bytes_of(array), self.source.wrap), 0, len(self.pinned))
         copy.original = self if self.shared else self.original
         return copy
 
 
 class Pin:
-    """Pins `count` parts of an array from number `part` on; nothing if the array is None. `first` is what its owner
+    """Pins `count` slices of a block from number `index` on; nothing if the block is None. `first` is what its owner
     calls the first of them."""
 
-    __slots__ = ("_offset", "pinnable")
+    __slots__ = ("_offset", "block")
 
-    def __init__(self, pinnable: Pinnable | None, part: int, count: int, *, first: int = 0) -> None:
-        self.pinnable = pinnable
-        self._offset = part - first
-        if pinnable is not None:
-            pinnable.pinned[part if count == 1 else slice(part, part + count)] += 1
+    def __init__(self, block: Block | None, index: int, count: int, *, first: int = 0) -> None:
+        self.block = block
+        self._offset = index - first
+        if block is not None:
+            block.pinned[index if count == 1 else slice(index, index + count)] += 1
 
     def release(self, first: int, count: int) -> None:
         """Unpins some that have arrived, or will not be sent."""
-        if self.pinnable is not None:
-            part = first + self._offset
-            self.pinnable.pinned[part if count == 1 else slice(part, part + count)] -= 1
+        if self.block is not None:
+            index = first + self._offset
+            self.block.pinned[index if count == 1 else slice(index, index + count)] -= 1
 
 
 UNPINNED: Final = Pin(None, 0, 0)
@@ -239,13 +239,13 @@ A_CUT: Final = 64
 
 
 class Cut(NamedTuple):
-    """Slices `low` to `high`, which lie in a block: the first is part `part` of it. `bounds` (slices + 1) int64: where
-    their bytes begin and end there; `elements`: where their elements are."""
+    """Slices `low` to `high`, which lie in block `number`: the first is slice `offset` there. `bounds` (slices + 1)
+    int64: where their bytes begin and end there; `elements`: where their elements are."""
 
     low: int
     high: int
-    block: int
-    part: int
+    number: int
+    offset: int
     bounds: Array
     elements: slice
 
@@ -269,17 +269,17 @@ class BucketValues:
         self.source, itemsize = BufferSource(bytes_of(values)), self.dtype.itemsize
         starts = bounds[self._edges].tolist()
         self._blocks = [
-            Pinnable(values[start:stop], self.source, start * itemsize, parts, shared=shared)
-            for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
+            Block(values[start:stop], self.source, start * itemsize, slices, shared=shared)
+            for (start, stop), slices in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
         ]
 
-    def sections(self, first: int, stop: int) -> list[tuple[int, int, Pinnable, int, Array]]:
-        """Slices by blocks, each with which part of the block the first is, and where slices begin and end in its
-        source: (slices + 1) int64 bytes."""
+    def sections(self, first: int, stop: int) -> list[tuple[int, int, Block, int, Array]]:
+        """Slices by blocks, each with the first one's index in the block, and where slices begin and end in its source:
+        (slices + 1) int64 bytes."""
         found = []
-        for low, high, block, part, bounds, _ in self._cuts.get((first, stop)) or self._cut(first, stop):
-            held = self._blocks[block]
-            found.append((low, high, held, part, bounds + held.start if held.start else bounds))
+        for low, high, number, index, bounds, _ in self._cuts.get((first, stop)) or self._cut(first, stop):
+            block = self._blocks[number]
+            found.append((low, high, block, index, bounds + block.start if block.start else bounds))
         return found
 
     def written(self, first: int, stop: int) -> list[tuple[int, int, Array]]:
@@ -287,14 +287,14 @@ class BucketValues:
         if self.changed is not None:
             self.changed[first:stop] = True
         found = []
-        for low, high, block, part, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
-            held = self._blocks[block]
-            if (original := held.original) is not None and not original.pinned.any():  # Peers can read it again.
-                np.copyto(original.array, held.array)
-                held = self._blocks[block] = original
-            if held.pinned[part] if high - low == 1 else held.pinned[part : part + high - low].any():
-                held = self._blocks[block] = held.copy()
-            found.append((low, high, held.array[elements]))
+        for low, high, number, index, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
+            block = self._blocks[number]
+            if (original := block.original) is not None and not original.pinned.any():  # Peers can read it again.
+                np.copyto(original.array, block.array)
+                block = self._blocks[number] = original
+            if block.pinned[index] if high - low == 1 else block.pinned[index : index + high - low].any():
+                block = self._blocks[number] = block.copy()
+            found.append((low, high, block.array[elements]))
         return found
 
     def write(self, segment: Segment) -> None:
@@ -305,8 +305,8 @@ class BucketValues:
 
     def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
-        for low, high, block, _, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
-            yield low, high, self._blocks[block].array[elements]
+        for low, high, number, _, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
+            yield low, high, self._blocks[number].array[elements]
 
     def _cut(self, first: int, stop: int) -> list[Cut]:
         """How slices lie in blocks."""

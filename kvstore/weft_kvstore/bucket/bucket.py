@@ -169,11 +169,11 @@ class Bucket(BucketSteps):
                 detail = f"the rule has {len(self.spec.state)} state arrays, not {number}"
                 raise PushRefusedError(f"{self._where(slot, version, low)}: {detail}")
         for low, high in new:
-            part = pending.part(segment, low, high)
+            value = pending.narrow(segment, low, high)
             if number:
-                self.update.state[self.spec.state[number - 1]].write(part)
+                self.update.state[self.spec.state[number - 1]].write(value)
             else:
-                self.begin_at(version, part, {}, self.spec.updates_at(version))
+                self.begin_at(version, value, {}, self.spec.updates_at(version))
                 changed.append((low, high))
         self.sets.known.add(segment.first, segment.stop, origin)
         return changed
@@ -368,13 +368,13 @@ class Bucket(BucketSteps):
             arrays = [(update.values, first, stop, entry)]
         all_priorities, of_call, found = self.spec.partition.priorities, wait.priority * CALL_PRIORITY, []
         for values, begin, end, entry in arrays:
-            for low, high, held, part, bounds in values.sections(begin, end):
+            for low, high, block, index, bounds in values.sections(begin, end):
                 priority, priorities = int(all_priorities[low]), None
                 if high - low > 1 and priority != all_priorities[high - 1]:
                     priorities = all_priorities[low:high] - of_call
-                pin = Pin(held, part, high - low, first=low)
+                pin = Pin(block, index, high - low, first=low)
                 segment: AnswerSegment = OutSegment(
-                    entry, low, bounds, held.source, priority=priority - of_call, owner=pin, priorities=priorities
+                    entry, low, bounds, block.source, priority=priority - of_call, owner=pin, priorities=priorities
                 )
                 found.append(segment)
         return found

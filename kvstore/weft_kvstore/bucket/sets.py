@@ -112,14 +112,14 @@ class BucketSets:
                         for both in ((self._unset[low:high], at_once), (0, later))
                     )
             for first, stop in ranges_where(at_once, low):
-                self.put(pending.part(segment, first, stop))
+                self.put(pending.narrow(segment, first, stop))
                 changed.append((first, stop))
             for first, stop, number in ranges_alike(later, low):
                 if not number:
                     continue
                 waiting = self.pending.setdefault((index, number), PendingSegments(self._values.bounds))
                 waiting.take(first, stop)
-                waiting.put(pending.part(segment, first, stop))
+                waiting.put(pending.narrow(segment, first, stop))
         self.known.add(segment.first, segment.stop, origin)
         return changed
 

@@ -270,7 +270,7 @@ class BucketSteps:
             pending = self._waiting.setdefault((index, step), PendingSegments(self.bounds))
             for first, stop in (*accepted, *early):
                 pending.take(first, stop)  # What comes early again takes the place of what came first: it is the same.
-                pending.put(pending.part(segment, first, stop))
+                pending.put(pending.narrow(segment, first, stop))
         due = accepted
         while due:
             step += 1

@@ -245,9 +245,9 @@ class RowHistory:
         others may do the same, or set rows: what is up to date already is not written."""
         behind = rows[self._since(rows) < self._log.last]
         order = behind[np.argsort(self.seen.array[behind], kind="stable")]
-        a_block = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
-        for low in range(0, len(order), a_block):
-            some = order[low : low + a_block]
+        cached_rows = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
+        for low in range(0, len(order), cached_rows):
+            some = order[low : low + cached_rows]
             since, to = self._since(some), self._log.last
             values = arrays.read(None, some)
             state = {name: arrays.read(name, some) for name in self._rule.state}
@@ -262,9 +262,9 @@ class RowHistory:
         """Brings first values (n, width) up to the last update, in place; stops after each piece. Returns the state
         that belongs to them."""
         state = {name: np.full_like(values, start) for name, start in self._rule.state.items()}
-        a_block = max(CACHE_ELEMENTS // max(values.shape[1], 1), 1)
-        for low in range(0, len(values) if self._begin < self._log.last else 0, a_block):
-            some = np.arange(low, min(low + a_block, len(values)))
+        cached_rows = max(CACHE_ELEMENTS // max(values.shape[1], 1), 1)
+        for low in range(0, len(values) if self._begin < self._log.last else 0, cached_rows):
+            some = np.arange(low, min(low + cached_rows, len(values)))
             since = np.full(len(some), self._begin)
             yield from replaying(self._rule, values, state, some, since=since, log=self._log)
         return state
@@ -283,12 +283,12 @@ class RowHistory:
             self._turn = last
             return
         # As many rows as fill the cache are looked at together: each update of fewer would cost as many calls.
-        a_block = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
+        cached_rows = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
         due = min(stop * (last - self._turn) // turn, stop)
-        if due - self._cursor < a_block and due < stop:
+        if due - self._cursor < cached_rows and due < stop:
             return
         while self._cursor < due:
-            low, high = self._cursor, min(self._cursor + a_block, due)
+            low, high = self._cursor, min(self._cursor + cached_rows, due)
             seen = self.seen.array[low:high]
             if create is not None and self._begin < last - most and not seen.all():
                 create(low + np.flatnonzero(seen == 0))
@@ -311,13 +311,13 @@ class RowHistory:
         return names is not None and not any(self._rule.state[name] for name in names)
 
 
-# --- The rows of a table as they are at one moment, taken out block by block while they are written -------------------
+# --- The rows of a table as they are at one moment, taken out in groups while they are written ------------------------
 
 
-BLOCK_BYTES: Final = 1 << 22
-"""So many bytes of rows are taken out at once: some milliseconds' work between two pieces of a merge."""
-MOST_BLOCKS: Final = 1 << 12
-"""A table is in at most so many blocks: a file's header names each, and is read whole."""
+GROUP_BYTES: Final = 1 << 22
+"""Bytes of a row group, which is taken out at once: some milliseconds' work between two pieces of a merge."""
+MOST_GROUPS: Final = 1 << 12
+"""A table is in at most so many row groups: a file's header names each, and is read whole."""
 
 LOOKED_AT: Final = 1 << 13
 """At least so many rows are looked through at once for those to be taken out."""
@@ -326,9 +326,9 @@ Columns = dict[str, Array]
 """All that is known of some rows: arrays (n, ...), by the names that a snapshot has for them."""
 
 
-def a_block(rows: int, row_bytes: int) -> int:
-    """How many rows are taken out at once, of so many rows with so many bytes each."""
-    return max(BLOCK_BYTES // max(row_bytes, 1), -(-rows // MOST_BLOCKS), 1)
+def group_rows(rows: int, row_bytes: int) -> int:
+    """The rows of a row group, which is taken out at once, of so many rows with so many bytes each."""
+    return max(GROUP_BYTES // max(row_bytes, 1), -(-rows // MOST_GROUPS), 1)
 
 
 class RowCapture:
@@ -359,14 +359,14 @@ class RowCapture:
 
     def take(self, count: int) -> Columns:
         """The next rows, so many or all that are left; those that were copied come first."""
-        parts: list[Columns] = []
+        found: list[Columns] = []
         wanted = count = min(count, self.left)
         while wanted and self._kept:
             there, columns = self._kept.popleft()
             if there > wanted:
                 self._kept.appendleft((there - wanted, {name: array[wanted:] for name, array in columns.items()}))
                 columns = {name: array[:wanted] for name, array in columns.items()}
-            parts.append(columns)
+            found.append(columns)
             wanted -= min(there, wanted)
         while wanted:
             high = self._next + max(wanted, LOOKED_AT)
@@ -374,10 +374,10 @@ class RowCapture:
             self._next = int(rows[-1]) + 1 if len(rows) == wanted else high
             if len(rows):
                 self._open[rows] = False
-                parts.append(self._read(rows))
+                found.append(self._read(rows))
                 wanted -= len(rows)
         self.left -= count
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
 # --- Which rows have changed since a capture before -------------------------------------------------------------------
@@ -390,7 +390,7 @@ MOST_BEFORE: Final = 4
 class RowChanges:
     """Notes changes from the first capture on: a table that is never captured costs nothing. `_steps` has the numbers
     of the last captures by their steps, oldest first; `_changed`, by row, how many captures there were when it last
-    changed; `_gone` the indices of rows that have gone, each part with the number of captures at that time."""
+    changed; `_gone` the indices of rows that have gone, with the number of captures at that time."""
 
     __slots__ = ("_changed", "_gone", "_steps", "_taken")
 

@@ -52,8 +52,8 @@ _NO_RESERVE: Final = 0x4000
 _COLLAPSE: Final = 25
 """MADV_COLLAPSE of Linux 6.1, which Python does not name."""
 
-BLOCKS_AT_ONCE: Final = 4
-"""So many blocks of a huge page's size are moved at once: each is copied, which takes some 500 us."""
+HUGE_PAGES_AT_ONCE: Final = 4
+"""So many huge pages are filled at once: each is copied, which takes some 500 us."""
 
 NEARLY_ALL: Final = 7 / 8
 """A table is brought into huge pages once it has this part of its rows: it takes the memory of all of them then."""
@@ -126,8 +126,8 @@ class GrowingArray:
         mapped, stop = self._mapped, self.array.nbytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
         if mapped is None:
             return
-        for at in range(0, stop, BLOCKS_AT_ONCE * HUGE_PAGE_BYTES):
-            some = min(BLOCKS_AT_ONCE * HUGE_PAGE_BYTES, stop - at)
+        for at in range(0, stop, HUGE_PAGES_AT_ONCE * HUGE_PAGE_BYTES):
+            some = min(HUGE_PAGES_AT_ONCE * HUGE_PAGE_BYTES, stop - at)
             try:
                 mapped.madvise(mmap.MADV_HUGEPAGE, self._begin + at, some)
                 mapped.madvise(_COLLAPSE, self._begin + at, some)

@@ -1,8 +1,8 @@
 """What a shard holds of a job at one version: captured while training goes on, and brought back. Pure.
 
 A slice is captured when it reaches the version, or at once where it is there. Nothing is copied then: its bytes are
-pinned, as those of an answer are, so who writes the slice next writes a copy. A table's rows are taken out block by
-block as the file is written; what changes before that is copied first.
+pinned, as those of an answer are, so who writes the slice next writes a copy. A table's rows are taken out in
+row groups as the file is written; what changes before that is copied first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.compression import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.rows.arrays import Columns, RowCapture, a_block
+from weft_kvstore.rows.arrays import Columns, RowCapture, group_rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.snapshot_files import (
     GONE,
@@ -168,20 +168,20 @@ class Capture:
         return found
 
     def _table_parts(self, table: TableState, rows: RowCapture, marks: Columns) -> Iterator[Part]:
-        """What a shard has of a table, its rows block by block."""
+        """What a shard has of a table, its rows in row groups."""
         key, columns = table.spec.key, table.rows.columns(np.empty(0, np.int64))
         for name, array in marks.items():
             yield part_of(name, key, 0, array.reshape(-1))
         widths = {name: int(np.prod(array.shape[1:])) for name, array in columns.items()}
-        count = a_block(rows.left, sum(widths[name] * array.itemsize for name, array in columns.items()))
-        block: Columns = {}
+        count = group_rows(rows.left, sum(widths[name] * array.itemsize for name, array in columns.items()))
+        group: Columns = {}
 
         def column(name: str) -> Iterator[Array]:
-            """Of the next block, which is taken out when its ids are written: they are its first array."""
+            """Of the next row group, which is taken out when its ids are written: they are its first array."""
             if name == ROWS:
-                block.update(self._shard_thread.do(lambda: rows.take(count)))
-                block[ROWS] = table.layout.ids_at(table.shard, block[ROWS]).view(np.int64)
-            yield block.pop(name)
+                group.update(self._shard_thread.do(lambda: rows.take(count)))
+                group[ROWS] = table.layout.ids_at(table.shard, group[ROWS]).view(np.int64)
+            yield group.pop(name)
 
         for begin in range(0, rows.left, count):
             some = min(count, rows.left - begin)
@@ -200,13 +200,13 @@ class Capture:
 
 
 def _captured(bucket: Bucket, views: dict[str, PendingSegments], first: int, stop: int) -> Iterator[tuple[Pin, int]]:
-    """Adds slices as they are now to `views`. The pins that keep them so, with how many parts they have."""
+    """Adds slices as they are now to `views`. The pins that keep them so, each with how many slices it has."""
     update = bucket.update
     for name, values in ((VALUE, update.values), *update.state.items()):
         cuts = zip(values.sections(first, stop), values.elements(first, stop), strict=True)
-        for (low, high, held, part, _), (_, _, elements) in cuts:
+        for (low, high, block, index, _), (_, _, elements) in cuts:
             views.setdefault(name, PendingSegments(bucket.bounds)).put(Segment(low, high, elements))
-            yield Pin(held, part, high - low), high - low
+            yield Pin(block, index, high - low), high - low
     if update.residual is not None:
         residual = views.setdefault(RESIDUAL, PendingSegments(bucket.bounds))
         residual.put(Segment(first, stop, update.residual[bucket.bounds[first] : bucket.bounds[stop]].copy()))

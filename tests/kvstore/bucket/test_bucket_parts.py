@@ -16,7 +16,7 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket import arrays as bucket_values
-from weft_kvstore.bucket.arrays import BucketValues, Gradient, PendingSegments, Pin, Pinnable
+from weft_kvstore.bucket.arrays import Block, BucketValues, Gradient, PendingSegments, Pin
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.description.records import Merge, Mode
@@ -35,9 +35,9 @@ def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, tuple[int, int]]]
     for adds, (first, stop) in changes:
         (ranges.add if adds else ranges.remove)(first, stop)
         plain = plain | set(range(first, stop)) if adds else plain - set(range(first, stop))
-    held = list(ranges)
-    assert [number for first, stop in held for number in range(first, stop)] == sorted(plain)
-    assert all(one[1] < other[0] for one, other in pairwise(held))
+    block = list(ranges)
+    assert [number for first, stop in block for number in range(first, stop)] == sorted(plain)
+    assert all(one[1] < other[0] for one, other in pairwise(block))
     here = [number for first, stop in ranges.overlaps(*asked) for number in range(first, stop)]
     assert here == sorted(plain & set(range(*asked)))
 
@@ -80,7 +80,7 @@ def test_a_shelf_gives_each_slices_elements_once(sizes: list[int], seed: int) ->
         for segment in pending.take(first, stop):
             assert first <= segment.first < segment.stop <= stop
             for one in range(segment.first, segment.stop):
-                (part,) = [pending.part(segment, one, one + 1).elements]
+                (part,) = [pending.narrow(segment, one, one + 1).elements]
                 found[one] = None if part is None else part.tolist()
         assert found == {one: plain.pop(one) for one in range(first, stop) if one in plain}
     assert len(pending) == len(plain)
@@ -97,13 +97,15 @@ def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None
     values = BucketValues(np.arange(30, dtype=np.float32), bounds_of([4, 4, 4, 4, 4, 10]))
     blocks = [one[:3] for one in values.sections(1, 6)]
     assert [(low, high) for low, high, _ in blocks] == [(1, 2), (2, 4), (4, 5), (5, 6)]
-    arrays = [held.array for _, _, held in blocks]
+    arrays = [block.array for _, _, block in blocks]
     pin = Pin(blocks[1][2], 1, 1)
     for first, stop, copies in [(2, 3, [False] * 4), (0, 3, [False] * 4), (3, 4, [False, True, False, False])]:
         for low, high, elements in values.written(first, stop):
             elements[:] = -1.0
             assert elements.size == values.bounds[high] - values.bounds[low]
-        now = [held.array is not before for (_, _, held, *_), before in zip(values.sections(1, 6), arrays, strict=True)]
+        now = [
+            block.array is not before for (_, _, block, *_), before in zip(values.sections(1, 6), arrays, strict=True)
+        ]
         assert now == copies
     assert arrays[1][4:].tolist() == [12.0, 13.0, 14.0, 15.0], "what is lent is as it was"
     joined = np.concatenate([elements for _, _, elements in values.written(0, 6)])
@@ -292,7 +294,7 @@ def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
 
 
 def test_a_copy_of_a_block_is_sent_as_its_original_was() -> None:
-    original = Pinnable(np.ones(COPIED_BYTES, np.uint8), BufferSource(memoryview(b""), bytes), 0, 1)
+    original = Block(np.ones(COPIED_BYTES, np.uint8), BufferSource(memoryview(b""), bytes), 0, 1)
     (part,) = original.copy().source(0, COPIED_BYTES)
     assert part == b"\1" * COPIED_BYTES
 

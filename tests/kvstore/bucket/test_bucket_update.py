@@ -137,9 +137,9 @@ def test_a_sum_that_is_made_as_the_rule_runs_is_the_same_bits(
 @pytest.mark.parametrize("rule", [COUNTING, SLICE_WISE])
 def test_bytes_that_are_on_their_way_stay_as_they_are(rule: Rule) -> None:
     update = update_of(spec_of(ELEVEN, rule=rule))
-    ((first, stop, held, *_),) = update.values.sections(0, 11)
-    pin = Pin(held, first, stop)
-    travels = memoryview(held.source.base)
+    ((first, stop, block, *_),) = update.values.sections(0, 11)
+    pin = Pin(block, first, stop)
+    travels = memoryview(block.source.base)
     before = bytes(travels)
     pushed(update, Segment(4, 6, np.ones(4, np.float32)), 2, 0)
     update.without_gradient(0, 11)
@@ -168,7 +168,7 @@ def test_what_lies_in_pieces_is_put_together_in_the_cache_and_a_rule_that_may_no
         update = update_of(replace(spec, rule=rule, piece_elements=60_000))
         before, cut = flat(update.values), PendingSegments(update.values.bounds)
         whole = Segment(0, 4, gradient)
-        parts = [whole] if pieces == 1 else [cut.part(whole, 0, 3), cut.part(whole, 3, 4)]
+        parts = [whole] if pieces == 1 else [cut.narrow(whole, 0, 3), cut.narrow(whole, 3, 4)]
         update.with_gradient(Gradient(update.values.bounds, 0, 4, [parts]), 2, 0)
         assert np.array_equal(flat(update.values), before + 1), "each element once"
         assert seen == wanted

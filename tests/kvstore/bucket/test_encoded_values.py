@@ -132,11 +132,11 @@ def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
         encoded.encode(0, SLICES, numbers(0, SLICES, seed))
 
     make(0)
-    ((first, stop, held, *_),) = encoded.values.sections(0, SLICES)
-    pin = Pin(held, first, stop)
-    before = bytes(held.source.base)
+    ((first, stop, block, *_),) = encoded.values.sections(0, SLICES)
+    pin = Pin(block, first, stop)
+    before = bytes(block.source.base)
     make(1)
-    assert bytes(held.source.base) == before != held_in(encoded.values)
+    assert bytes(block.source.base) == before != held_in(encoded.values)
     pin.release(0, stop)
 
 

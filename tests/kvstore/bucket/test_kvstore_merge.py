@@ -50,8 +50,8 @@ class OneSlice:
 
     @property
     def weight(self) -> Any:
-        ((_, _, held, *_),) = self.state.update.values.sections(0, 1)
-        return held.array
+        ((_, _, block, *_),) = self.state.update.values.sections(0, 1)
+        return block.array
 
     def check(self, slot: int, step: int) -> None:
         self.state.check(slot, step, 0, 1, pushes=True)

@@ -8,7 +8,7 @@ import mmap
 import numpy as np
 import pytest
 
-from weft_kvstore.rows.memory import BLOCKS_AT_ONCE, HUGE_PAGE_BYTES, GrowingArray
+from weft_kvstore.rows.memory import HUGE_PAGE_BYTES, HUGE_PAGES_AT_ONCE, GrowingArray
 from weft_kvstore.rows.storage import RowStorage
 
 WIDTH = 64
@@ -38,23 +38,26 @@ def mapped(rows: int, mapping: Mapping) -> GrowingArray:
 
 def test_whole_blocks_are_brought_and_some_in_a_turn() -> None:
     mapping, asked = Mapping(), []
-    for _ in mapped((BLOCKS_AT_ONCE + 2) * A_BLOCK + 1, mapping).to_huge_pages():
+    for _ in mapped((HUGE_PAGES_AT_ONCE + 2) * A_BLOCK + 1, mapping).to_huge_pages():
         asked.append([*mapping.asked])
         mapping.asked.clear()
-    turns = [(4096, BLOCKS_AT_ONCE * HUGE_PAGE_BYTES), (4096 + BLOCKS_AT_ONCE * HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES)]
+    turns = [
+        (4096, HUGE_PAGES_AT_ONCE * HUGE_PAGE_BYTES),
+        (4096 + HUGE_PAGES_AT_ONCE * HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES),
+    ]
     assert asked == [[(advice, at, size) for advice in (mmap.MADV_HUGEPAGE, 25)] for at, size in turns]
 
 
 @pytest.mark.parametrize(("code", "asked"), [(errno.EINVAL, 1), (errno.EAGAIN, 2), (errno.ENOMEM, 2)])
 def test_a_kernel_that_cannot_is_not_asked_again_and_one_that_has_no_memory_is(code: int, asked: int) -> None:
     mapping = Mapping(code)
-    for _ in mapped(2 * BLOCKS_AT_ONCE * A_BLOCK, mapping).to_huge_pages():
+    for _ in mapped(2 * HUGE_PAGES_AT_ONCE * A_BLOCK, mapping).to_huge_pages():
         pass
     assert len(mapping.asked) == asked
 
 
 def test_a_table_is_brought_there_once_it_has_nearly_all_rows() -> None:
-    mapping, count = Mapping(), 2 * BLOCKS_AT_ONCE * A_BLOCK
+    mapping, count = Mapping(), 2 * HUGE_PAGES_AT_ONCE * A_BLOCK
     rows, seen = RowStorage(WIDTH, np.dtype(np.float32), {}, rows=count), []
     rows.arrays._arrays[None] = mapped(count, mapping)
     for stop in (count // 2, count - 1, count, count, count):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_kvstore.rows.arrays import MOST_BLOCKS, RowCapture, a_block
+from weft_kvstore.rows.arrays import MOST_GROUPS, RowCapture, group_rows
 from weft_kvstore.rows.rows import before_padding, distinct_ids, last_rows, spread_rows, summed_rows
 
 
@@ -98,8 +98,8 @@ def test_every_row_that_was_there_is_taken_once_as_it_was(here: set[int], progra
 
 @pytest.mark.parametrize(("rows", "row_bytes", "expected"), [(1 << 25, 64, 1 << 16), (5, 0, 1 << 22), (9, 1 << 30, 1)])
 def test_a_block_is_some_mebibytes(rows: int, row_bytes: int, expected: int) -> None:
-    assert a_block(rows, row_bytes) == expected
+    assert group_rows(rows, row_bytes) == expected
 
 
 def test_the_largest_table_has_no_more_blocks_than_a_head_can_name() -> None:
-    assert -(-(1 << 40) // a_block(1 << 40, 64)) == MOST_BLOCKS
+    assert -(-(1 << 40) // group_rows(1 << 40, 64)) == MOST_GROUPS

@@ -451,17 +451,17 @@ def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_
             peer.say(pull_of(1, 0, 0))
             assert bool(peer.hear(Values).at) == in_memory
             bucket = shards[0]._core.job.buckets[0].update.values
-            ((*_, held, _, _),) = bucket.sections(0, 1)
-            assert held.shared
-            assert held.pinned[0] == 1
+            ((*_, block, _, _),) = bucket.sections(0, 1)
+            assert block.shared
+            assert block.pinned[0] == 1
             if in_memory:
                 given.close()
             wait_until(lambda: shards[0].statistics()["arenas"] == 0)
         with NamedClient(msgspec.structs.replace(description), 0, incarnation=2, settings=LINK) as client:
             client.push("cut", 0, np.ones((40, 33), np.float32)).result(WAIT_S)
             client.pull("cut", 1).result(WAIT_S)
-            wait_until(lambda: not held.pinned.any())
+            wait_until(lambda: not block.pinned.any())
             client.push("cut", 1, np.ones((40, 33), np.float32)).result(WAIT_S)
             client.pull("cut", 2).result(WAIT_S)
             ((*_, now, _, _),) = bucket.sections(0, 1)
-            assert now is held, "the values are where clients may read them"
+            assert now is block, "the values are where clients may read them"

@@ -216,12 +216,12 @@ def test_a_pull_that_is_cancelled_half_sent_pins_nothing_once_its_client_has_com
     assert peer.outbox.waiting
     shard.say(0, Cancel([1]))
     assert not peer.outbox.waiting
-    assert segment.owner.pinnable.pinned.any()
+    assert segment.owner.block.pinned.any()
     shard.core.links.disconnect(bytes([0]))
     shard.say(0, Hello("job", 1, 0, 1, bytes(16), 2, digest(description)))
     shard.say(0, Cancel([0]))
     shard.say(0, Acknowledge([*peer.outbox.frames]))
-    assert not segment.owner.pinnable.pinned.any()
+    assert not segment.owner.block.pinned.any()
 
 
 IDS = np.array([1], np.int64).tobytes()

@@ -32,7 +32,7 @@ WAIT_S = 30.0
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables lie in several blocks, as large ones do."""
-    monkeypatch.setattr(rows_arrays, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(rows_arrays, "GROUP_BYTES", 256)
 
 
 APART = LinkSettings(same_host=False)
