@@ -23,7 +23,7 @@ from weft_kvstore.client.operation import KeyOperation, RowOperation
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.store_client import Store, StoreClient
 from weft_kvstore.description.form import UserKey, read_description, user_key
-from weft_kvstore.description.records import KeyDescription, StoreDescription, is_given
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
 from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.futures import finished, joined, nothing
@@ -387,7 +387,8 @@ class KVStore:
         return self._call(self._rows("pull_state_rows", key, ids), version, settled=settled)
 
     def set(self, key: UserKey | UserKeys, value: Any, *, version: int) -> Future[None]:
-        """Sets the key's value at a version that has not passed; in async mode behind what was pushed before."""
+        """Sets the key's value at a version that has not passed; where slots go on by themselves behind what this slot
+        has pushed before, whatever the version."""
         return self._set(self._whole("set", self._registry.key_set(key, "set"), value), version)
 
     def set_rows(self, key: UserKey | UserKeys, ids: Any, rows: Any, *, version: int) -> Future[None]:
@@ -395,7 +396,12 @@ class KVStore:
         return self._set(self._rows("set_rows", key, ids, rows), version)
 
     def _set(self, given: Given, version: int) -> Future[None]:
-        return self._steps.set(given.call, given.keys.names, version, given.arrays, given.begin)
+        def begin(versions: list[int], hosts: list[Array]) -> Future[None]:
+            if self.description.mode is not Mode.SYNC:  # There 0 would be a first value, which changes no later one.
+                versions = [max(one, 1) for one in versions]
+            return given.begin(versions, hosts)
+
+        return self._steps.set(given.call, given.keys.names, version, given.arrays, begin)
 
     def restore(self, key: UserKey | UserKeys, value: Any, state: Any = None, *, step: int) -> Future[None]:
         """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or

@@ -179,6 +179,20 @@ def test_in_async_mode_nobody_waits_and_a_barrier_is_one(make: Make) -> None:
     assert one.pull("w", settled=True).result(WAIT_S).tolist() == [-2.0, -2.0]
 
 
+@pytest.mark.parametrize("mode", ["async", "stale"])
+def test_where_slots_go_on_by_themselves_a_value_is_set_whatever_its_version(make: Make, mode: str) -> None:
+    keys = {"given": Key((2,)), "made": zero(2), "rows": Key((3, 2), rows=True)}
+    (store,) = make(describe(keys, rule="sgd", lr=1.0, mode=mode))
+    store.init(["given", "rows"], [ones(2), ones(3, 2)]).result(WAIT_S)
+    for version in (0, 3, 0):
+        store.push(["given", "made"], [ones(2), ones(2)])
+        value = ones(2) * (version + 7)
+        store.set(["given", "made"], [value, value], version=version)
+        store.set_rows("rows", [1], [value], version=version)
+        assert [one.tolist() for one in store.pull(["given", "made"]).result(WAIT_S)] == [value.tolist()] * 2
+        assert store.pull_rows("rows", [1, 2]).result(WAIT_S).tolist() == [value.tolist(), [1, 1]]
+
+
 def test_committed_steps_tell_what_all_agreed_on(make: Make) -> None:
     commit = CommitDescription(clip_norm=1.0)
     stores = make(describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0, commit=commit))
