@@ -20,7 +20,7 @@ from weft_kernels.rules.record import Hyper
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Alike, Array, Range, Segment, bytes_of, exact_sum
 from weft_kvstore.bucket.arrays import UNPINNED
-from weft_kvstore.bucket.sets import KnownSets, check_version
+from weft_kvstore.bucket.sets import check_version
 from weft_kvstore.bucket.steps import RULE_ERRORS, AnswerEntry, AnswerSegment, BucketSteps, PullWait, UpdateSpec
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import Merge, Sparse
@@ -107,8 +107,7 @@ class TableState(BucketSteps):
     `updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to nobody:
     while one is made no pull can be answered, and `begins` has the number of a slot and the version that it makes.
     `merge_is_due` where something may have to be merged. `_ahead` has by that the values that were set for a version to
-    come, or during its update; `_known_sets` the chunks of the last calls that set something; `_measured` the last step
-    whose gradient the gate was given.
+    come, or during its update; `_measured` the last step whose gradient the gate was given.
 
     Where slots go together gradients are added in slot order: the longest complete prefix at once, while later ones
     wait, so that the sum is the same bits for any order of arrival; or in the order of arrival. `_total` is the sum of
@@ -151,7 +150,6 @@ class TableState(BucketSteps):
         """The first values of rows that are not here."""
         self._measured = -1
         self._ahead: dict[tuple[int, int], list[Rows]] = {}
-        self._known_sets = KnownSets()
         count = layout.rows_on(shard) if layout.growth is None else None
         self.rows = RowStorage(
             layout.width,
@@ -425,7 +423,7 @@ class TableState(BucketSteps):
             where = f"slot {slot}, key {spec.key!r}"
             waiting = [of for _, of in self._ahead if of > now]
             check_version(where, version, now, passed if version else 0, given=spec.given, waiting=waiting)
-        self._known_sets.add(first, stop, origin)
+        self.known_sets.add(first, stop, origin)
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
             self._write(value, only_new=True)
@@ -478,12 +476,12 @@ class TableState(BucketSteps):
             if (numbers < 0).any():
                 raise PushRefusedError(f"{where}: there is state of rows whose values were not restored")
             self.rows.arrays.write(state[step - 1], numbers, value.values)
-        self._known_sets.add(pushed.first, pushed.stop, origin)
+        self.known_sets.add(pushed.first, pushed.stop, origin)
         return is_value
 
     def _new_rows(self, rows: Rows, origin: Hashable, first: int, stop: int) -> Rows | None:
         """The rows of those chunks of a call that it has not set before; None where there are none."""
-        new = self._known_sets.new(first, stop, origin)
+        new = self.known_sets.new(first, stop, origin)
         if new == [(first, stop)] or not new:
             return rows if new else None
         a_chunk = self.layout.rows_up

@@ -43,6 +43,11 @@ class PendingSegments:
         at = bisect_left(self.segments, segments[0].first, key=_FIRST)
         self.segments[at:at] = segments
 
+    def replace(self, segment: Segment, first: int, stop: int) -> None:
+        """These slices of a segment take the place of what lies there."""
+        self.take(first, stop)
+        self.put(self.narrow(segment, first, stop))
+
     def within(self, first: int, stop: int) -> list[Segment]:
         """What lies within a range, whole where it goes beyond; it stays."""
         low, high = self._overlapping(first, stop)

@@ -17,7 +17,7 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import FEW, Alike, Array, Range, Segment, exact_sum, ranges_alike, ranges_where
 from weft_kvstore.bucket.arrays import BucketValues, EncodedValues, Gradient, PendingSegments, Pin, sum_dtype
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.sets import BucketSets
+from weft_kvstore.bucket.sets import check_version
 from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, BucketSteps, PullWait, extremes
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
 from weft_kvstore.compression import PayloadError, SliceCodec
@@ -48,7 +48,14 @@ class Bucket(BucketSteps):
         self.spec: BucketSpec = spec
         bounds = self.bounds
         self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
-        self.sets = BucketSets(spec, self.versions, self.update.values, given)
+        self._given = given
+        self._unset = given.copy()
+        """Slices that were never set, and have no first value."""
+        self.is_set = not given.any()
+        """Whether every slice has a value."""
+        self.ahead: dict[tuple[int, int], PendingSegments] = {}
+        """Values for versions to come, by the number of a slot and the version: of the slot where slots go on by
+        themselves, else of number 0."""
         self._codec = None if spec.pushed is None else SliceCodec(spec.pushed, bounds)
         """What gradients come encoded with; None as they are."""
         is_mean = spec.update is Update.MEAN
@@ -68,7 +75,7 @@ class Bucket(BucketSteps):
     @property
     def sets_waiting(self) -> int:
         """Slices that were set for versions that are still to come; may be asked on any thread."""
-        return sum(len(pending) for pending in list(self.sets.pending.values()))
+        return sum(map(len, list(self.ahead.values())))
 
     # --- What comes: gradients, that there are none, and values of a step with which a store begins
 
@@ -148,34 +155,84 @@ class Bucket(BucketSteps):
         """Sets or restores slices; `origin` is the call. Returns the ranges for which pulls or a merge may have waited.
         Raises ProtocolError, and PushRefusedError where nothing was changed."""
         (segment,) = self.segments_of(pushed if len(pushed.buffers) == 1 else pushed.copied())
-        if pushed.payload_kind != PayloadKind.VALUE:
-            return self.restore(slot, pushed.step, pushed.chunks, segment, origin)
-        self.sets.check(slot, pushed.step, segment.first, segment.stop, origin)
-        index, behind = 0, None
-        if self.spec.holds_at_once and self._waiting and slot in self.indices:  # It comes behind what the slot pushed.
-            index = self.indices[slot]
-            arrived, added = (counts[index, segment.first : segment.stop] for counts in (self.arrived, self.added))
-            behind = np.where(arrived > added, arrived, 0)
-        return self.sets.accept(pushed.step, segment, origin, index, behind)
+        if pushed.payload_kind == PayloadKind.VALUE:
+            return self.set(slot, pushed.step, segment, origin)
+        return self.restore(slot, pushed.step, pushed.chunks, segment, origin)
+
+    def set(self, slot: int, version: int, segment: Segment, origin: Hashable) -> list[Range]:
+        """Sets slices now, or keeps the values for their version, or until what the slot has pushed is applied; of a
+        call, the `origin`, each slice once. The ranges for which pulls or a merge may have waited. Raises
+        PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
+        spec, index, changed = self.spec, 0, []
+        new = self.known_sets.new(segment.first, segment.stop, origin)
+        if spec.holds_at_once:
+            index = self.indices.get(slot, -1)
+        else:
+            self._check_set(slot, version, new)
+        for low, high in new:
+            now, given, unset = self.versions[low:high], self._given[low:high], self._unset[low:high]
+            if not spec.holds_at_once:
+                at_once, later = now == version, np.where(now < version, version, 0)
+            else:
+                later = np.zeros(high - low, np.int64)
+                if self._waiting and index >= 0:  # Behind what the slot has pushed, which may wait for a first value.
+                    arrived, added = self.arrived[index, low:high], self.added[index, low:high]
+                    later = np.where((arrived > added) & ~unset, arrived, 0)
+                at_once = later == 0
+                if not version and spec.slots:
+                    # A first value is given once: a process that starts anew does not undo what was learned since.
+                    at_once, later = np.where(given, unset, at_once), np.where(given, 0, later)
+            for first, stop in ranges_where(at_once, low):
+                self._put(self._sums.narrow(segment, first, stop))
+                changed.append((first, stop))
+            for first, stop, number in ranges_alike(later, low):
+                if number:
+                    self.ahead.setdefault((index, number), PendingSegments(self.bounds)).replace(segment, first, stop)
+        self.known_sets.add(segment.first, segment.stop, origin)
+        return changed
+
+    def _check_set(self, slot: int, version: int, new: list[Range]) -> None:
+        for first, stop in new:
+            for low, high, now in ranges_alike(self.versions[first:stop], first):
+                at = low + int(self._given[low:high].argmin())  # The first that is not, if there is one.
+                for slice_ in range(low, high) if self.ahead else (at,):  # Each counts what waits for itself.
+                    waiting = [of for (_, of), some in self.ahead.items() if some.within(slice_, slice_ + 1)]
+                    where, given = f"slot {slot}, {self.spec.named(slice_)}", bool(self._given[slice_])
+                    check_version(where, version, now, now, given=given, waiting=waiting)
+
+    def put_ahead(self, index: int, version: int, first: int, stop: int) -> None:
+        """These slices are at a version now, of slot number `index`: what was set for it holds."""
+        waiting = self.ahead.get((index, version))
+        for segment in waiting.take(first, stop) if waiting is not None else ():
+            self._put(segment)
+        if not waiting:
+            self.ahead.pop((index, version), None)
+
+    def _put(self, segment: Segment) -> None:
+        """These slices have this value now."""
+        self.update.values.write(segment)
+        if not self.is_set:
+            self._unset[segment.first : segment.stop] = False
+            self.is_set = not self._unset.any()
 
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
         rule. The ranges that pulls may have waited for. Raises PushRefusedError."""
-        pending, changed = PendingSegments(self.bounds), []
-        new = self.sets.known.new(segment.first, segment.stop, origin)
+        changed = []
+        new = self.known_sets.new(segment.first, segment.stop, origin)
         for low, high in new:
             self.check_restored(slot, version, low, high)
             if number > len(self.spec.state):
                 detail = f"the rule has {len(self.spec.state)} state arrays, not {number}"
                 raise PushRefusedError(f"{self._where(slot, version, low)}: {detail}")
         for low, high in new:
-            value = pending.narrow(segment, low, high)
+            value = self._sums.narrow(segment, low, high)
             if number:
                 self.update.state[self.spec.state[number - 1]].write(value)
             else:
                 self.begin_at(version, value, {}, self.spec.updates_at(version))
                 changed.append((low, high))
-        self.sets.known.add(segment.first, segment.stop, origin)
+        self.known_sets.add(segment.first, segment.stop, origin)
         return changed
 
     def begin_at(
@@ -191,7 +248,7 @@ class Bucket(BucketSteps):
         if owed is not None:
             assert self.update.residual is not None
             self.update.residual[self.bounds[value.first] : self.bounds[value.stop]] = owed
-        self.sets.put(value)
+        self._put(value)
         for name, segment in state.items():
             self.update.state[name].write(segment)
         self.update.updates[value.first : value.stop] = updates
@@ -236,8 +293,8 @@ class Bucket(BucketSteps):
         if last <= oldest:
             return None
         low, high, step = first, stop, oldest
-        if not (oldest == newest < behind and self.sets.complete):  # Nearly always it is.
-            ready: Array = np.logical_and.reduce(arrived > done) & ~self.sets.unset(first, stop)
+        if not (oldest == newest < behind and self.is_set):  # Nearly always it is.
+            ready: Array = np.logical_and.reduce(arrived > done) & ~self._unset[first:stop]
             low = int(ready.argmax())
             if not ready[low] or (spec.is_whole and not ready.all()):
                 return None
@@ -272,8 +329,8 @@ class Bucket(BucketSteps):
                 self.update.without_gradient(low, high)
         self.added[indices.start : indices.stop, at] = step + 1
         self.versions[at] = step + 1 if spec.is_sync else self.added[:, at].min(axis=0)
-        if self.sets.pending:
-            self.sets.reached(step + 1, first, stop, indices.start)
+        if self.ahead:
+            self.put_ahead(indices.start, step + 1, first, stop)
         if spec.is_sync and self.reached is not None:
             self.reached(step + 1, first, stop)
         return True
@@ -342,7 +399,7 @@ class Bucket(BucketSteps):
             alike = [(first, stop, wait.version)]
         else:
             alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
-        if self.sets.complete and self.spec.mode is not Mode.STALE:
+        if self.is_set and self.spec.mode is not Mode.STALE:
             version, is_exact = wait.version, wait.reading is Reading.EXACT
             if len(alike) == 1 and alike[0][2] == version:  # As nearly all are.
                 return alike
@@ -386,12 +443,13 @@ class Bucket(BucketSteps):
         return bool((self.began_at[first:stop] < version).all())
 
     def unset(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
-        return self.sets.unset(first, stop)
+        found: Array = self._unset[first:stop]
+        return found
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer (stop - first) bool: none that was never set."""
         can = super().can_answer(wait, first, stop)
-        return can if self.sets.complete else can & ~self.sets.unset(first, stop)
+        return can if self.is_set else can & ~self._unset[first:stop]
 
     def _encoded(
         self, encoded: EncodedValues, first: int, stop: int, entry: AnswerEntry

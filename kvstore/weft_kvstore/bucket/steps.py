@@ -15,6 +15,7 @@ from weft_kernels.run import KernelError
 from weft_kvstore.arrays import FEW, Array, Range, Ranges, Segment, ranges_where
 from weft_kvstore.bucket.arrays import PendingSegments, Pin
 from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.sets import KnownSets
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.hyper import KeyHyper
@@ -192,6 +193,8 @@ class BucketSteps:
         self.began_at = np.zeros(slices, np.int64)
         self.reached: Callable[[int, int, int], None] | None = None
         """Called with (version, first, stop) of slices that have come to a version together, where somebody asks."""
+        self.known_sets = KnownSets()
+        """What the last calls have set or restored: slices, or a table's chunks."""
         self._waiting: dict[tuple[int, int], PendingSegments] = {}
         self._adds_early = False
         self._pulls: dict[int, dict[int, tuple[int, int, PullWait]]] = {}
@@ -269,8 +272,7 @@ class BucketSteps:
         if accepted or early:
             pending = self._waiting.setdefault((index, step), PendingSegments(self.bounds))
             for first, stop in (*accepted, *early):
-                pending.take(first, stop)  # What comes early again takes the place of what came first: it is the same.
-                pending.put(pending.narrow(segment, first, stop))
+                pending.replace(segment, first, stop)  # What comes early again is the same.
         due = accepted
         while due:
             step += 1

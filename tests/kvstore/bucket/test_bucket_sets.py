@@ -15,8 +15,7 @@ from store_cluster import given as given_key
 from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Segment, ranges_alike
 from weft_kvstore.bucket import sets as bucket_sets
-from weft_kvstore.bucket.arrays import BucketValues
-from weft_kvstore.bucket.sets import BucketSets
+from weft_kvstore.bucket.bucket import Bucket as Sliced
 from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
@@ -40,29 +39,28 @@ class Bucket:
         keys = [given_key(key_of("a", (5,), slots)), key_of("b", (3,), slots), given_key(key_of("c", (1,), slots))]
         description = store_of(keys, slots=max(slots, 1), shards=1, slice_bytes=8)
         (made,) = JobShard(msgspec.structs.replace(description, mode=mode), 0).buckets.values()
-        spec, self.bounds = made.spec, made.bounds
-        self.versions = np.zeros(SLICES, np.int64)
-        self.held = BucketValues(np.full(int(self.bounds[-1]), FIRST, np.float32), self.bounds)
-        self.sets = BucketSets(spec, self.versions, self.held, GIVEN.copy())
+        self.bounds = made.bounds
+        self.state = Sliced(made.spec, np.full(int(self.bounds[-1]), FIRST, np.float32), GIVEN.copy())
 
     def segment(self, number: float, first: int, stop: int) -> Segment:
         return Segment(first, stop, np.full(int(self.bounds[stop] - self.bounds[first]), number, np.float32))
 
-    def set(self, number: float, version: int, first: int, stop: int, origin: object) -> list[tuple[int, int]]:
-        self.sets.check(0, version, first, stop, origin)
-        return self.sets.accept(version, self.segment(number, first, stop), origin)
+    def set(
+        self, number: float, version: int, first: int, stop: int, origin: object, slot: int = 0
+    ) -> list[tuple[int, int]]:
+        return self.state.set(slot, version, self.segment(number, first, stop), origin)
 
     def advance(self, first: int, stop: int) -> None:
         """These slices go on by a step, each from where it is."""
-        now = self.versions[first:stop].copy()
-        self.versions[first:stop] += 1
+        now = self.state.versions[first:stop].copy()
+        self.state.versions[first:stop] += 1
         for low, high, version in ranges_alike(now, first):
-            self.sets.reached(version + 1, low, high)
+            self.state.put_ahead(0, version + 1, low, high)
 
     @property
     def values(self) -> list[float]:
         """The number in each slice, all of whose elements are it."""
-        flat = np.concatenate([some for _, _, some in self.held.elements(0, SLICES)])
+        flat = np.concatenate([some for _, _, some in self.state.update.values.elements(0, SLICES)])
         found = [np.unique(flat[self.bounds[one] : self.bounds[one + 1]]) for one in range(SLICES)]
         assert all(len(one) == 1 for one in found)
         return [float(one[0]) for one in found]
@@ -128,16 +126,16 @@ def test_slices_are_set_as_they_would_be_one_by_one(events: list[tuple[str, tupl
             refused = plain.refused(version, first, stop, origin)
             if refused:
                 with pytest.raises(PushRefusedError, match="the value cannot be set") as caught:
-                    bucket.sets.check(0, version, first, stop, origin)
+                    bucket.set(number, version, first, stop, origin)
                 assert any(NAMED[one] in str(caught.value) for one in refused), "the error names one that is wrong"
             else:
                 changed = bucket.set(number, version, first, stop, origin)
                 at_once = [one for low, high in changed for one in range(low, high)]
                 assert at_once == plain.set(number, version, first, stop, origin)
         assert bucket.values == plain.values
-        assert sum(map(len, bucket.sets.pending.values())) == sum(map(len, plain.ahead))
+        assert bucket.state.sets_waiting == sum(map(len, plain.ahead))
         lacks = [bool(GIVEN[one]) and plain.values[one] == FIRST for one in range(SLICES)]
-        assert bucket.sets.unset(0, SLICES).tolist() == lacks
+        assert bucket.state.unset(0, SLICES).tolist() == lacks
 
 
 def test_values_of_two_versions_wait_for_each_slice_whatever_waits_for_those_it_travels_with() -> None:
@@ -146,9 +144,9 @@ def test_values_of_two_versions_wait_for_each_slice_whatever_waits_for_those_it_
     bucket.set(2, 2, 3, 6, "other")
     assert bucket.set(3, 3, 0, 6, "both") == []
     with pytest.raises(PushRefusedError, match=r"'b', slice 0, version 4: .* wait for versions \[2, 3\] already"):
-        bucket.sets.check(0, 4, 3, 6, "more")
+        bucket.set(9, 4, 3, 6, "more")
     with pytest.raises(PushRefusedError, match=r"'a', slice 0, version 2: .* wait for versions \[1, 3\] already"):
-        bucket.sets.check(0, 2, 0, 6, "what waits of b does not help a")
+        bucket.set(9, 2, 0, 6, "what waits of b does not help a")
 
 
 def test_a_value_for_a_version_that_waits_takes_the_place_of_the_one_before_it() -> None:
@@ -157,7 +155,7 @@ def test_a_value_for_a_version_that_waits_takes_the_place_of_the_one_before_it()
     bucket.set(6, 1, 2, 4, "other")
     bucket.advance(0, 6)
     assert bucket.values == [5, 5, 6, 6, 5, 5]
-    assert sum(map(len, bucket.sets.pending.values())) == 0
+    assert bucket.state.sets_waiting == 0
 
 
 def test_what_comes_again_does_not_undo_what_was_set_since() -> None:
@@ -172,22 +170,21 @@ def test_the_version_that_has_just_passed_is_too_late_unless_it_comes_again() ->
     bucket = Bucket()
     bucket.set(1, 0, 0, 3, "call")
     bucket.advance(0, 3)
-    bucket.sets.check(0, 0, 0, 3, "call")
-    assert bucket.sets.accept(0, bucket.segment(9, 0, 3), "call") == []
+    assert bucket.set(9, 0, 0, 3, "call") == []
     assert bucket.values[:3] == [1, 1, 1]
     with pytest.raises(PushRefusedError, match=r"slot 4, key 'a', slice 0, version 0: .* it is at version 1 already"):
-        bucket.sets.check(4, 0, 0, 3, "another")
+        bucket.set(9, 0, 0, 3, "another", slot=4)
 
 
 def test_how_far_ahead_a_value_may_be_set() -> None:
     bucket = Bucket()
-    bucket.sets.check(0, SETS_AHEAD, 0, SLICES, "call")
+    assert bucket.set(1, SETS_AHEAD, 0, SLICES, "call") == []
     bucket.advance(0, 5)
-    bucket.sets.check(0, SETS_AHEAD + 1, 0, 5, "call")
+    assert bucket.set(1, SETS_AHEAD + 1, 0, 5, "another") == []
     with pytest.raises(
         PushRefusedError, match=f"'c', slice 0, version 9: .* more than {SETS_AHEAD} ahead of version 0"
     ):
-        bucket.sets.check(0, SETS_AHEAD + 1, 0, SLICES, "call")
+        bucket.set(1, SETS_AHEAD + 1, 0, SLICES, "one more")
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
@@ -207,7 +204,7 @@ def test_where_slots_go_on_by_themselves_a_value_comes_behind_what_its_slot_has_
     found = np.concatenate([some for _, _, some in bucket.update.values.elements(0, 3)])
     assert found.tolist() == [5.0, 5.0, *found[2:4], 4.0, 4.0]
     assert found[2] in {4.0, 5.0}, "the other slot's, before it or behind it"
-    assert not bucket.sets.pending
+    assert not bucket.ahead
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
@@ -219,7 +216,7 @@ def test_where_slots_go_on_by_themselves_a_first_value_is_given_once(mode: Mode)
     assert bucket.set(3, 7, 0, SLICES, "a value that is meant") == [(0, 6)]
     assert bucket.set(4, 5, 5, 6, "versions are each slot's own") == [(5, 6)]
     assert bucket.values == [3, 3, 3, 3, 3, 4]
-    assert sum(map(len, bucket.sets.pending.values())) == 0
+    assert bucket.state.sets_waiting == 0
 
 
 def test_a_key_to_which_nobody_contributes_is_set_at_once_at_any_version() -> None:
@@ -243,7 +240,7 @@ def test_the_callers_array_is_written_no_more_once_it_was_set() -> None:
     """What waits is the frame's own memory; what is set is the bucket's."""
     bucket = Bucket()
     segment = bucket.segment(1, 0, SLICES)
-    bucket.sets.accept(0, segment._replace(stop=3, elements=segment.elements[:5]), "call")  # type: ignore[index]
+    bucket.state.set(0, 0, segment._replace(stop=3, elements=segment.elements[:5]), "call")  # type: ignore[index]
     assert segment.elements is not None
     segment.elements[:] = 77
     assert bucket.values[:3] == [1, 1, 1]

@@ -172,14 +172,13 @@ class Play:
         origin = self.calls
         values = [self.drawn(2, version, one, origin, size=self.size(one)) for one in range(first, stop)]
         try:
-            self.state.sets.check(0, version, first, stop, origin)
+            changed = self.state.set(0, version, Segment(first, stop, np.concatenate(values)), origin)
         except PushRefusedError:
             return
-        changed = self.state.sets.accept(version, Segment(first, stop, np.concatenate(values)), origin)
         self.work += [advanced(self.state, *one) for one in changed]
         if self.choose.random() < 0.3:
             again = [self.drawn(3, one, size=self.size(one)) for one in range(first, stop)]
-            assert self.state.sets.accept(version, Segment(first, stop, np.concatenate(again)), origin) == []
+            assert self.state.set(0, version, Segment(first, stop, np.concatenate(again)), origin) == []
         for number, value in zip(range(first, stop), values, strict=True):
             self.told[version, number] = value
 

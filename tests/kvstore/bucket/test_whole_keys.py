@@ -108,7 +108,6 @@ def test_one_that_is_given_waits_until_each_slice_is_set() -> None:
     for slice_ in range(SLICES):
         assert list(advanced(whole.state, 0, SLICES)) == []
         elements = np.full(int(np.diff(whole.state.bounds)[slice_]), slice_, np.float32)
-        whole.state.sets.check(0, 0, slice_, slice_ + 1, slice_)
-        whole.state.sets.accept(0, Segment(slice_, slice_ + 1, elements), slice_)
+        whole.state.set(0, 0, Segment(slice_, slice_ + 1, elements), slice_)
     assert list(advanced(whole.state, 0, SLICES)) == [(0, SLICES)]
     assert whole.value.tolist() == [-2.0] * 16 + [-1.0] * 16 + [0.0] * 8

@@ -287,7 +287,7 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
         held = shard.job.table(0)
         shard.say(push_of(0, [len(payload)], payload_kind=1, step=99, count=2, chunks=2, request=5), payload)
         assert held.sets_waiting == 0
-        assert not held._known_sets._slices
+        assert not held.known_sets._slices
         assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
