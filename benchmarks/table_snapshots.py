@@ -61,7 +61,7 @@ def snapshot(server: ShardServer, pushing: Pushing, folder: Path, since: int | N
     def write() -> None:
         held = told.get()
         assert isinstance(held, Captured), held
-        written.append(write_file(str(folder / str(step)), "shard-0.safetensors", held.parts(), {}))
+        written.append(write_file(str(folder / str(step)), "shard-0.safetensors", held.arrays(), {}))
         held.release()
 
     begun = time.monotonic()

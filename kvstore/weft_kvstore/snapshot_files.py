@@ -1,7 +1,7 @@
 """The files of a snapshot: what each process of a job holds at one step, written side by side, and read by key.
 
 A snapshot is a folder anywhere that fsspec reaches (a path, `s3://...`). Each process writes one safetensors document
-there. Its tensors are flat parts of arrays: `ARRAY@START:KEY` has elements START and on of a key's `value`, or of an
+there. Its tensors are flat ranges of arrays: `ARRAY@START:KEY` has elements START and on of a key's `value`, or of an
 array of the rule's state, and the numbers of `updates` made of the key's slices START and on. Who reads asks for any
 elements of a key: the snapshot may have been written by other processes than there are now.
 
@@ -185,21 +185,21 @@ class Snapshot(msgspec.Struct, frozen=True):
 snapshots: Final[Reader[Snapshot]] = Reader(Snapshot)
 
 
-class Part(NamedTuple):
-    """Elements `start` and on of a key's array, `pieces` one behind the other: `size` of a NumPy dtype. They are gone
-    through once, in the order of the parts."""
+class CapturedArray(NamedTuple):
+    """Elements `start` and on of a key's array, `size` of a NumPy dtype: those of `values`, one behind the other, which
+    are gone through once, in the order of a file's arrays."""
 
     array: str
     key: str
     start: int
     size: int
     dtype: str
-    pieces: Iterable[Array]
+    values: Iterable[Array]
 
 
-def part_of(array: str, key: str, start: int, elements: Array) -> Part:
-    """A part whose elements (n) are in one array."""
-    return Part(array, key, start, elements.size, str(elements.dtype), [elements])
+def captured_array(array: str, key: str, start: int, elements: Array) -> CapturedArray:
+    """One whose elements (n) are in one NumPy array."""
+    return CapturedArray(array, key, start, elements.size, str(elements.dtype), [elements])
 
 
 MARK: Final = "job.json"
@@ -226,10 +226,10 @@ def check_place(folder: str) -> None:
         )
 
 
-def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> SnapshotFile:
+def write_file(folder: str, name: str, captured: Sequence[CapturedArray], metadata: Mapping[str, str]) -> SnapshotFile:
     """Writes a process's document. When it returns, a local file is on the disk. Raises SnapshotError, and leaves
     nothing then."""
-    tensors = [Tensor(f"{part.array}@{part.start}:{part.key}", part.dtype, (part.size,)) for part in parts]
+    tensors = [Tensor(f"{one.array}@{one.start}:{one.key}", one.dtype, (one.size,)) for one in captured]
     digest, nbytes = hashlib.sha256(), 0
     try:
         system, path = url_to_fs(folder)
@@ -237,11 +237,11 @@ def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[
         path = f"{path}/{name}"
         try:
             with system.open(path, "wb") as file:
-                pieces = (bytes_of(piece) for part in parts for piece in part.pieces if piece.size)
-                for piece in chain((memoryview(header_of(tensors, metadata)),), pieces):
-                    file.write(piece)
-                    digest.update(piece)
-                    nbytes += len(piece)
+                buffers = (bytes_of(array) for one in captured for array in one.values if array.size)
+                for buffer in chain((memoryview(header_of(tensors, metadata)),), buffers):
+                    file.write(buffer)
+                    digest.update(buffer)
+                    nbytes += len(buffer)
                 file.flush()
                 with suppress(AttributeError, io.UnsupportedOperation):  # A file that is not local has no number.
                     os.fsync(file.fileno())
@@ -291,8 +291,8 @@ class SnapshotReader:
                     self._stored.setdefault((array, key), []).append(stored)
                 if array in (ROWS, GONE):
                     self._row_groups.setdefault(key, []).append((array, stored))
-        for parts in self._stored.values():
-            parts.sort(key=lambda one: one.start)
+        for of_array in self._stored.values():
+            of_array.sort(key=lambda one: one.start)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -29,7 +29,7 @@ from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, S
 from weft_kvstore.futures import StoreFuture, error_of, joined, on_end
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import slices_of
-from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
+from weft_kvstore.snapshot_files import UPDATES, VALUE, CapturedArray, Snapshot, SnapshotReader, captured_array
 from weft_kvstore.store import ClientStatistics, StepOutcome
 from weft_worker.device import Device
 from weft_worker.local_keys import LocalKey, LocalKeys, Updating
@@ -116,10 +116,12 @@ class LocalUpdateStore:
         """Calls `done` with copies of the keys that this worker updates, and of the rule's arrays, at version `step`,
         once all of them have been at it; or with why they will not. It has to be quick. May be called on any thread."""
         timeout_s = CAPTURE_TIMEOUTS * self._timeout_s
-        taken = [self._at([name], step, partial(self._parts, key), timeout_s) for name, key in self._keys.items()]
+        taken = [
+            self._at([name], step, partial(self._captured_arrays, key), timeout_s) for name, key in self._keys.items()
+        ]
         whole = joined(taken, lambda found: [*itertools.chain.from_iterable(found)])
 
-        def end(_: Future[list[Part]]) -> None:
+        def end(_: Future[list[CapturedArray]]) -> None:
             error = error_of(whole)
             done(Captured(whole.result) if error is None else MissedError(str(error)))
 
@@ -303,11 +305,11 @@ class LocalUpdateStore:
         for wait in waits:
             self._look(wait)
 
-    def _parts(self, key: _Key) -> list[Part]:
+    def _captured_arrays(self, key: _Key) -> list[CapturedArray]:
         """Copies of a key's arrays."""
         updates: Array = np.full(slices_of(key.described, self._slice_bytes).count, key.version, np.int64)
         arrays = {VALUE: key.local.value(), **key.local.state(), UPDATES: updates}
-        return [part_of(name, key.described.key, 0, array.reshape(-1)) for name, array in arrays.items()]
+        return [captured_array(name, key.described.key, 0, array.reshape(-1)) for name, array in arrays.items()]
 
     def _restore(self, snapshot: Snapshot) -> None:
         names = (VALUE, *self._updating.rule.state)

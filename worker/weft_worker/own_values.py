@@ -26,7 +26,7 @@ from weft_kvstore.futures import OtherThread, finished
 from weft_kvstore.local import LocalStore
 from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured
 from weft_kvstore.sharding import slices_of
-from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
+from weft_kvstore.snapshot_files import UPDATES, VALUE, CapturedArray, Snapshot, SnapshotReader, captured_array
 from weft_kvstore.store import ClientStatistics, StepOutcome
 from weft_worker.device import CPU, CpuDevice, Device
 from weft_worker.local_keys import AdjacentKeys, LocalKey, hyper_of_key, on_host, updating_on
@@ -277,11 +277,11 @@ class OwnStore:
 
     def _held(self) -> Captured:
         """Copies of the dense keys."""
-        parts = self._parts()
-        return Captured(lambda: parts)
+        arrays = self._captured_arrays()
+        return Captured(lambda: arrays)
 
-    def _parts(self) -> list[Part]:
-        found: list[Part] = []
+    def _captured_arrays(self) -> list[CapturedArray]:
+        found: list[CapturedArray] = []
         for key in self._dense:
             if not key.size:
                 continue
@@ -289,9 +289,9 @@ class OwnStore:
             if key.key in self._ruled:
                 arrays |= self._ruled[key.key].state()
             for array, values in arrays.items():
-                found.append(part_of(array, key.key, 0, values.reshape(-1)))
+                found.append(captured_array(array, key.key, 0, values.reshape(-1)))
             made: Array = np.full(slices_of(key, self._slice_bytes).count, self._version, np.int64)
-            found.append(part_of(UPDATES, key.key, 0, made))
+            found.append(captured_array(UPDATES, key.key, 0, made))
         return found
 
     def _apply(self, key: str, gradient: Array, step: int) -> None:

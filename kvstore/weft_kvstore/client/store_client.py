@@ -28,7 +28,7 @@ from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings, check_endpoint
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
+from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, captured_array
 from weft_kvstore.store import ClientStatistics, LinkStatistics, loss_scale_of
 
 _SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
@@ -141,8 +141,8 @@ class StoreClient(Store):
             if isinstance(found, int):
                 captured(MissedError(f"slot {self._slot} has encoded gradients of step {found - 1} already"))
                 return
-            parts = [part_of(array, key, 0, one) for key, one in found.items()]
-            captured(Captured(lambda: parts))
+            arrays = [captured_array(array, key, 0, one) for key, one in found.items()]
+            captured(Captured(lambda: arrays))
 
         name, encoders = f"capture of residuals at step {step}", self._core.encoders
         self._on_encoders(name, lambda: encoders.capture(step, encoded))

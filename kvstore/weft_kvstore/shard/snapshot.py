@@ -29,12 +29,12 @@ from weft_kvstore.snapshot_files import (
     ROWS,
     UPDATES,
     VALUE,
-    Part,
+    CapturedArray,
     Snapshot,
     SnapshotError,
     SnapshotReader,
+    captured_array,
     check_place,
-    part_of,
     write_file,
 )
 from weft_kvstore.store import LossScale, loss_scale_of
@@ -50,10 +50,10 @@ class MissedError(Exception):
 
 
 class Captured(NamedTuple):
-    """What a process holds at one version. `parts` gives it, once, on any thread, until `release`. The loss scale is
+    """What a process holds at one version. `arrays` gives it, once, on any thread, until `release`. The loss scale is
     that of its step, where there is one. `since`: of tables it has only what has changed since that step."""
 
-    parts: Callable[[], list[Part]]
+    arrays: Callable[[], list[CapturedArray]]
     loss_scale: LossScale | None = None
     release: Callable[[], None] = lambda: None
     since: int | None = None
@@ -137,7 +137,7 @@ class Capture:
                 # No slice holds the step yet, so nobody has agreed on it: its loss scale is that step's.
                 self._end()
                 scale = None if self._shard.gate is None else self._shard.gate.loss_scale
-                self._done(Captured(self._parts, scale, lambda: self._shard_thread.soon(self._release), self._since))
+                self._done(Captured(self._arrays, scale, lambda: self._shard_thread.soon(self._release), self._since))
         except Exception as error:  # noqa: BLE001  # a callback's outermost frame
             _log.exception("the snapshot of step %d failed on shard %d", self._step, self._shard.shard)
             self._end()
@@ -151,27 +151,27 @@ class Capture:
         for bucket in self._shard.all_buckets.values():
             bucket.reached = None
 
-    def _parts(self) -> list[Part]:
+    def _arrays(self) -> list[CapturedArray]:
         """All that was captured. On any thread but the shard's, until it is released."""
-        found: list[Part] = []
+        found: list[CapturedArray] = []
         for number, of_bucket in self._views.items():
             bucket = self._shard.buckets[number]
             for key_range in bucket.spec.partition.ranges:
                 key = bucket.spec.keys[key_range.key_index].key
                 for name, some in of_bucket.items() if key not in self._without else ():
                     start = key_range.number if name == UPDATES else key_range.start
-                    pieces = [one.elements for one in some.take(key_range.first, key_range.stop)]
-                    size = sum(len(piece) for piece in pieces)
-                    found.append(Part(name, key, start, size, str(pieces[0].dtype), pieces))
+                    values = [each.elements for each in some.take(key_range.first, key_range.stop)]
+                    size = sum(len(one) for one in values)
+                    found.append(CapturedArray(name, key, start, size, str(values[0].dtype), values))
         for number, captured in self._tables.items():
-            found += self._table_parts(self._shard.tables[number], *captured)
+            found += self._table_arrays(self._shard.tables[number], *captured)
         return found
 
-    def _table_parts(self, table: TableState, rows: RowCapture, marks: Columns) -> Iterator[Part]:
+    def _table_arrays(self, table: TableState, rows: RowCapture, marks: Columns) -> Iterator[CapturedArray]:
         """What a shard has of a table, its rows in row groups."""
         key, columns = table.spec.key, table.rows.columns(np.empty(0, np.int64))
         for name, array in marks.items():
-            yield part_of(name, key, 0, array.reshape(-1))
+            yield captured_array(name, key, 0, array.reshape(-1))
         widths = {name: int(np.prod(array.shape[1:])) for name, array in columns.items()}
         count = group_rows(rows.left, sum(widths[name] * array.itemsize for name, array in columns.items()))
         group: Columns = {}
@@ -185,9 +185,9 @@ class Capture:
 
         for begin in range(0, rows.left, count):
             some = min(count, rows.left - begin)
-            yield Part(ROWS, key, begin, some, "int64", column(ROWS))
+            yield CapturedArray(ROWS, key, begin, some, "int64", column(ROWS))
             for name, array in columns.items():
-                yield Part(name, key, begin, some * widths[name], str(array.dtype), column(name))
+                yield CapturedArray(name, key, begin, some * widths[name], str(array.dtype), column(name))
 
     def _release(self) -> None:
         for number, (rows, _) in self._tables.items():
@@ -218,7 +218,7 @@ def _captured(bucket: Bucket, views: dict[str, PendingSegments], first: int, sto
 def all_captured(
     count: int, done: Callable[[Captured | MissedError], None]
 ) -> Callable[[Captured | MissedError], None]:
-    """What several parts of a process hold at one version, as one: a function that may be called on any thread with
+    """What several stores of a process hold at one version, as one: a function that may be called on any thread with
     each of so many. One that was missed ends all of them."""
     found: list[Captured | MissedError] = []
     left = list(range(count))
@@ -240,7 +240,7 @@ def all_captured(
             return
         scale = next((each.loss_scale for each in captured if each.loss_scale is not None), None)
         since = next((each.since for each in captured if each.since is not None), None)  # One of them has all tables.
-        done(Captured(lambda: [part for each in captured for part in each.parts()], scale, release, since))
+        done(Captured(lambda: [one for each in captured for one in each.arrays()], scale, release, since))
 
     return add
 
@@ -250,7 +250,7 @@ def saved(folder: str, name: str, captured: Captured, *, job: str, step: int) ->
     there is none."""
     try:
         check_place(folder)
-        file = write_file(folder, name, captured.parts(), {"job": job, "step": str(step)})
+        file = write_file(folder, name, captured.arrays(), {"job": job, "step": str(step)})
     except (SnapshotError, StoreError, MemoryError) as error:
         return {"step": step, "error": str(error) or type(error).__name__}
     finally:

@@ -63,7 +63,7 @@ def captured(store: Faulty, step: int) -> Callable[[], None]:
     def read() -> None:
         if found and isinstance(found[0], Captured):
             if core.job is not None:
-                parts = [(one.array, one.key, [*map(as_bytes, one.pieces)]) for one in found[0].parts()]
+                parts = [(one.array, one.key, [*map(as_bytes, one.values)]) for one in found[0].arrays()]
                 store.call("capture", finished(parts))
             found[0].release()
 

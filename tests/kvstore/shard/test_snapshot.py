@@ -136,7 +136,7 @@ class Cluster:
         for number, queue in enumerate(told):
             held = queue.get(timeout=WAIT_S)
             assert isinstance(held, Captured)
-            files.append(write_file(str(folder), f"shard-{number}.safetensors", held.parts(), {"step": str(step)}))
+            files.append(write_file(str(folder), f"shard-{number}.safetensors", held.arrays(), {"step": str(step)}))
             scale = held.loss_scale
             held.release()
         scaled = {} if scale is None else {"loss_scale": scale.scale, "finite_steps": scale.good}
@@ -237,7 +237,7 @@ def test_a_snapshot_is_of_one_step_though_slots_are_ahead_and_nothing_stays_pinn
         files = []
         for number, held in enumerate(captured):
             assert isinstance(held, Captured)
-            files.append(write_file(str(tmp_path), f"shard-{number}.safetensors", held.parts(), {}))
+            files.append(write_file(str(tmp_path), f"shard-{number}.safetensors", held.arrays(), {}))
             held.release()
         with SnapshotReader(Snapshot(2, str(tmp_path), tuple(files))) as reader:
             for name, key in KEYS.items():

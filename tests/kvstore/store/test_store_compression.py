@@ -313,7 +313,7 @@ def test_what_is_owed_after_a_step_is_captured_while_pushes_are_under_way_and_ot
         for slot, queue in enumerate(told):
             held = queue.get(timeout=WAIT_S)
             assert isinstance(held, Captured)
-            files.append(write_file(str(tmp_path), f"worker-{slot}.safetensors", held.parts(), {}))
+            files.append(write_file(str(tmp_path), f"worker-{slot}.safetensors", held.arrays(), {}))
             stores[slot].capture(1, told[slot].put)
             assert "has encoded gradients of step 3 already" in str(told[slot].get(timeout=WAIT_S))
     snapshot = Snapshot(2, str(tmp_path), tuple(files))
@@ -344,7 +344,7 @@ def test_what_a_key_owes_that_is_not_pushed_is_captured_at_the_barrier() -> None
         stores[0].barrier(0, [name for name in names_of(description) if name != "w"]).result(WAIT_S)
         held = told.get(timeout=WAIT_S)
         assert isinstance(held, Captured)
-        assert {part.key for part in held.parts()} == set(names)
+        assert {one.key for one in held.arrays()} == set(names)
 
 
 @pytest.mark.parametrize("seed", range(4))
