@@ -282,7 +282,7 @@ class TopK(Codec):
                 yield low, high, begin, end, index
 
     def _encode(self, total: Array, payload: Array, *, keeps: bool) -> bool:
-        indices, values = self._parts(payload, total.size)
+        indices, values = self._fields(payload, total.size)
         indices[:] = largest = _largest(total.view(self._bits) & self._unsigned, indices.size)
         values[:] = total[largest]
         return bool(np.isfinite(values).all())
@@ -292,17 +292,17 @@ class TopK(Codec):
             super()._keep(total, payload, kept, sent, where)
             return
         kept[:] = total
-        kept[self._parts(payload, total.size)[0]] = 0  # Few: most of a slice need not be read back.
+        kept[self._fields(payload, total.size)[0]] = 0  # Few: most of a slice need not be read back.
 
     def _decode(self, payload: Array, out: Array) -> str | None:
-        indices, values = self._parts(payload, out.size)
+        indices, values = self._fields(payload, out.size)
         if indices[-1] >= out.size or not (indices[1:] > indices[:-1]).all():
             return "has indices that do not ascend within it"
         out.fill(0)
         out[indices] = values
         return None
 
-    def _parts(self, payload: Array, count: int) -> tuple[Array, Array]:
+    def _fields(self, payload: Array, count: int) -> tuple[Array, Array]:
         """A slice's indices and values, as views of its bytes."""
         index = np.dtype("<u2" if count <= SHORT_INDICES else "<u4")
         middle = payload.size // (index.itemsize + self.dtype.itemsize) * index.itemsize

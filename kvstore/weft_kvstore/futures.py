@@ -213,32 +213,32 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]
     """Ends once all have ended: with the first error, else with `make` of their results, or as the future that it
     returns does.
 
-    `make` runs on the thread that ends the last, under the rules of `on_end`. Its driver is that of the first part that
-    has one.
+    `make` runs on the thread that ends the last, under the rules of `on_end`. Its driver is that of the first of them
+    that has one.
     """
     result: StoreFuture[R] = StoreFuture()
     result.driver = driver_of(*futures)
-    parts: Sequence[Future[Any]] = futures or [finished(None)]
+    awaited: Sequence[Future[Any]] = futures or [finished(None)]
     # Futures keep their callbacks for ever: these have no more of one another, nor of values, than is in `left`.
-    ended = partial(_part_ended, {*map(id, parts)}, {0: True}, [(result, futures, make)], [])
-    for part in parts:
-        on_end(part, ended)
+    ended = partial(_one_ended, {*map(id, awaited)}, {0: True}, [(result, futures, make)], [])
+    for one in awaited:
+        on_end(one, ended)
     return result
 
 
-def _part_ended(
-    missing: set[int], turn: dict[int, bool], left: list[Any], errors: list[BaseException], part: Future[Any]
+def _one_ended(
+    missing: set[int], claim: dict[int, bool], left: list[Any], errors: list[BaseException], one: Future[Any]
 ) -> None:
     try:
-        if (error := error_of(part)) is not None:
+        if (error := error_of(one)) is not None:
             errors.append(error)
-        missing.discard(id(part))
-        if missing or not turn.pop(0, False):  # Of the threads that find none missing, one has its turn.
+        missing.discard(id(one))
+        if missing or not claim.pop(0, False):  # Of the threads that find none missing, one goes on.
             return
         result, futures, make = left[0]
         if errors:
             result.set_exception(errors[0])
-        elif isinstance(made := make([one.result() for one in futures]), Future):
+        elif isinstance(made := make([each.result() for each in futures]), Future):
             result.driver = result.driver or driver_of(made)
             on_end(made, partial(hand_on, result))
         else:
@@ -246,7 +246,7 @@ def _part_ended(
         left.clear()
     except BaseException as raised:  # who waits has to hear of it, also where a signal's handler raises here
         errors.append(raised)
-        missing.discard(id(part))
+        missing.discard(id(one))
         for result, *_ in () if missing else left:
             if not result.has_ended:
                 result.set_exception(raised)
@@ -285,7 +285,7 @@ def after(future: Future[R], note: Callable[[BaseException | None], BaseExceptio
                 hand_on(result, future)
             else:
                 result.set_exception(other)
-        except BaseException as raised:  # as in `_part_ended`
+        except BaseException as raised:  # as in `_one_ended`
             if not result.has_ended:
                 result.set_exception(raised)
             if not isinstance(raised, Exception):

@@ -76,11 +76,11 @@ class Pulled:
     highest: Array
 
 
-def joined_pulls(parts: Sequence[Pulled]) -> Pulled:
+def joined_pulls(pulls: Sequence[Pulled]) -> Pulled:
     """What several pulls gave, as if it were one."""
-    values = [value for part in parts for value in part.values]
-    lowest = np.concatenate([part.lowest for part in parts])
-    return Pulled(values, lowest, np.concatenate([part.highest for part in parts]))
+    values = [value for one in pulls for value in one.values]
+    lowest = np.concatenate([one.lowest for one in pulls])
+    return Pulled(values, lowest, np.concatenate([one.highest for one in pulls]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class RequestedRows:
     come, which have `nbytes`. Where they are those that the same request pushes (`are_pushed`), there are as many
     chunks as of these, 0 before the first."""
 
-    __slots__ = ("_parts", "are_pushed", "chunks", "ids", "nbytes", "table")
+    __slots__ = ("_partial", "are_pushed", "chunks", "ids", "nbytes", "table")
 
     def __init__(self, table: Any, chunks: int) -> None:
         """`table` is a `TableState`."""
@@ -74,7 +74,7 @@ class RequestedRows:
         self.are_pushed = not chunks
         self.ids: Array | None = None
         self.nbytes = 0
-        self._parts: Chunks | None = None
+        self._partial: Chunks | None = None
 
     def add(self, pushed: PushSegment, chunk_rows: int, ids: Array) -> bool:
         """Takes in a segment of chunks of the ids, each once. True when these were the last that were missing. Raises
@@ -82,15 +82,15 @@ class RequestedRows:
         if self.ids is not None:
             return False
         self.chunks = pushed.chunks
-        parts: Sequence[tuple[Array]] = [(ids,)]
+        segments: Sequence[tuple[Array]] = [(ids,)]
         if pushed.count < pushed.chunks:
-            self._parts = self._parts or Chunks(pushed.chunks)
-            parts = self._parts.add(pushed.first, pushed.count, chunk_rows, (ids,), "ids of a pull")
+            self._partial = self._partial or Chunks(pushed.chunks)
+            segments = self._partial.add(pushed.first, pushed.count, chunk_rows, (ids,), "ids of a pull")
         self.nbytes += ids.nbytes
-        if not parts:
+        if not segments:
             return False
-        self.ids = ids if len(parts) == 1 else np.concatenate([one for (one,) in parts])
-        self._parts = None
+        self.ids = ids if len(segments) == 1 else np.concatenate([one for (one,) in segments])
+        self._partial = None
         return True
 
 
@@ -194,9 +194,10 @@ class TableState(BucketSteps):
                 return False
             push = self.incomplete.setdefault(of, Chunks(pushed.chunks))
             if push.count != pushed.chunks:
-                raise PushRefusedError(f"{where}: a push of {push.count} parts before and of {pushed.chunks} now")
+                raise PushRefusedError(f"{where}: a push of {push.count} chunks before and of {pushed.chunks} now")
             whole = [
-                Rows(*part) for part in push.add(pushed.first, pushed.count, self.layout.rows_up, (ids, values), where)
+                Rows(*segment)
+                for segment in push.add(pushed.first, pushed.count, self.layout.rows_up, (ids, values), where)
             ]
             if not whole:
                 return False
@@ -295,7 +296,7 @@ class TableState(BucketSteps):
 
     def _lacks_rows(self, gradient: list[Rows] | None) -> bool:
         """Whether an update has to wait, since some of its rows were never set."""
-        return any(self.has_unset(part.ids) for part in gradient or ())
+        return any(self.has_unset(run.ids) for run in gradient or ())
 
     def has_unset(self, indices: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""
@@ -309,8 +310,8 @@ class TableState(BucketSteps):
         if total is not None:
             yield from self._multiply(total, 1.0 / gate.loss_scale.scale)
             some = batches(total, self.piece_rows)
-            for part in some:
-                exact = exact_sum(np.square(part.values, dtype=np.float64).sum(axis=1))
+            for run in some:
+                exact = exact_sum(np.square(run.values, dtype=np.float64).sum(axis=1))
                 if exact is None or squares is None:
                     squares = None
                     break
@@ -324,11 +325,11 @@ class TableState(BucketSteps):
         if factor == 1.0:
             return
         most = self.piece_rows
-        for part in total:
-            for low in range(0, len(part.ids), most):
-                values = part.values[low : low + most]  # A view; `batches` may copy.
+        for run in total:
+            for low in range(0, len(run.ids), most):
+                values = run.values[low : low + most]  # A view; `batches` may copy.
                 np.multiply(values, values.dtype.type(factor), out=values)
-                if len(part.ids) > most:
+                if len(run.ids) > most:
                     yield
 
     def _apply(self, step: int, total: list[Rows]) -> Iterator[None]:
@@ -344,10 +345,10 @@ class TableState(BucketSteps):
         self.updated = []
         some = batches(total, at_once)
         answers = bool(self.pulled_versions) and len(some) == len(total)
-        for part in some:
-            ids, gradient, skip = part
+        for run in some:
+            ids, gradient, skip = run
             if not rows.is_full:
-                (ids, gradient), skip = own_rows(part), None
+                (ids, gradient), skip = own_rows(run), None
             if not rows.admits_all:
                 admitted = rows.admitted(ids, used_at)
                 ids, gradient = ids[admitted], gradient[admitted]
@@ -374,15 +375,15 @@ class TableState(BucketSteps):
             yield from rows.boundary(used_at + 1)
 
     def _update_all(
-        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], used_at: int, hyper: Hyper
+        self, history: RowHistory, updated: Sequence[tuple[Array, Array]], used_at: int, hyper: Hyper
     ) -> Iterator[None]:
         """Updates rows that have seen all that was before, and brings some of the others closer."""
         arrays, rule = self.rows.arrays, self.spec.rule
         history.append(hyper)
-        for numbers, gradient in parts:
+        for numbers, gradient in updated:
             arrays.apply(rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
             history.saw_all(numbers)
-            if len(parts) > 1:
+            if len(updated) > 1:
                 yield
         # A row of a growing table that is not here has no past, and one that is to be given has no value.
         comes = self.layout.growth is None and not self.spec.given
@@ -445,10 +446,10 @@ class TableState(BucketSteps):
                 self._write(value)
                 is_awaited = True
             elif len(value.ids):
-                parts = self._ahead.setdefault(key, [])
-                parts.append(value)
-                if sum([len(one.ids) for one in parts]) > 2 * len(parts[0].ids):  # Set again they take no more memory.
-                    parts[:] = [_last_of(parts)]
+                sets = self._ahead.setdefault(key, [])
+                sets.append(value)
+                if sum([len(one.ids) for one in sets]) > 2 * len(sets[0].ids):  # Set again they take no more memory.
+                    sets[:] = [_last_of(sets)]
         return is_awaited
 
     def _restore(self, slot: int, pushed: PushSegment, rows: Rows, origin: Hashable) -> bool:
@@ -491,12 +492,12 @@ class TableState(BucketSteps):
 
     def _put_ahead(self, begins: tuple[int, int]) -> Iterator[None]:
         """Puts what was set for the version that begins, or during its update; stops after each piece."""
-        parts = self._ahead.pop(begins, [])
-        for part in batches([_last_of(parts)], self.piece_rows) if parts else ():
-            self._write(part)
+        sets = self._ahead.pop(begins, [])
+        for rows in batches([_last_of(sets)], self.piece_rows) if sets else ():
+            self._write(rows)
             yield
-        if parts := self._ahead.pop(begins, []):  # It came meanwhile, and holds now: so the update ends.
-            self._write(_last_of(parts))
+        if sets := self._ahead.pop(begins, []):  # It came meanwhile, and holds now: so the update ends.
+            self._write(_last_of(sets))
 
     def _write(self, value: Rows, *, only_new: bool = False) -> None:
         """Sets rows; `only_new`: those that were never set."""
@@ -591,6 +592,6 @@ class TableState(BucketSteps):
         return history is None or history.work_of(self.rows.find(ids), self.layout.width) <= WORK_ELEMENTS
 
 
-def _last_of(parts: Sequence[Rows]) -> Rows:
+def _last_of(sets: Sequence[Rows]) -> Rows:
     """Of each row that was set the last value."""
-    return last_rows(np.concatenate([one.ids for one in parts]), np.concatenate([one.values for one in parts]))
+    return last_rows(np.concatenate([one.ids for one in sets]), np.concatenate([one.values for one in sets]))

@@ -457,8 +457,8 @@ class Bucket(BucketSteps):
         """Encoded slices, and those as they are of which there are no such bytes."""
         values = self.update.values
         for low, high in encoded.missing(first, stop):
-            for part in values.elements(low, high):
-                encoded.encode(*part)
+            for one in values.elements(low, high):
+                encoded.encode(*one)
         for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
             yield values if changed else encoded.values, low, high, entry._replace(compressed=not changed)
 

@@ -46,7 +46,7 @@ class GateStep:
 
     @property
     def squares(self) -> list[float]:
-        """Terms whose exact sum are the squares of this shard's part; none where that is not finite."""
+        """Terms whose exact sum is the sum of this shard's squares; none where that is not finite."""
         return terms_of(self.total) if self.finite else []
 
 
@@ -59,7 +59,7 @@ class StepGate:
         self.loss_scale = LossScale(commit.loss_scaling.initial if commit.loss_scaling is not None else 1.0)
         self._commit = commit
         self._slots = slots
-        self._parts = 0
+        self._slices = 0
         self._next = 0
         self._steps: dict[int, GateStep] = {}
 
@@ -68,9 +68,9 @@ class StepGate:
         self._next = step
         self.loss_scale = loss_scale or self.loss_scale
 
-    def expect(self, parts: int) -> None:
+    def expect(self, slices: int) -> None:
         """So many slices and tables of this shard take part."""
-        self._parts = parts
+        self._slices = slices
 
     def arrive(self, slot: int, step: int) -> None:
         """A slot's barrier of a step is in. Raises PushRefusedError for a step that nobody can be at."""
@@ -85,11 +85,11 @@ class StepGate:
         self._steps.setdefault(step, GateStep()).slots.add(slot)
         self._measure(step)
 
-    def hold(self, step: int, squares: int | None, parts: int = 1) -> None:
+    def hold(self, step: int, squares: int | None, slices: int = 1) -> None:
         """So many slices and tables hold their update of the step; `squares` as `exact_sum` gives them, None where they
         are not finite."""
         one = self._steps.setdefault(step, GateStep())
-        one.held += parts
+        one.held += slices
         one.total += squares or 0
         one.finite = one.finite and squares is not None
         self._measure(step)
@@ -142,12 +142,12 @@ class StepGate:
         if slots:
             return f"step {step} waits until end_step is called by slots {', '.join(map(str, slots))}", slots
         if one.loss_scale is None:
-            return f"step {step} waits for {self._parts - one.held} slices and tables that are not merged", []
+            return f"step {step} waits for {self._slices - one.held} slices and tables that are not merged", []
         return f"step {step} is measured and waits to be committed", []
 
     def _measure(self, step: int) -> None:
         one = self._steps[step]
-        is_whole = len(one.slots) == self._slots and one.held == self._parts and step == self._next
+        is_whole = len(one.slots) == self._slots and one.held == self._slices and step == self._next
         if is_whole and one.loss_scale is None:
             one.loss_scale = self.loss_scale
             self.on_measured(step)

@@ -172,9 +172,9 @@ class BucketUpdate:
                         shaped = {name: values.reshape(shape) for name, values in state.items()}
                         rule.apply(weight.reshape(shape), summed.reshape(shape), shaped, update, hyper)
                     else:
-                        parts = {name: values[some] for name, values in state.items()} if state else state
+                        views = {name: values[some] for name, values in state.items()} if state else state
                         apply = (rule.apply_over if summed.flags.writeable else None) or rule.apply
-                        apply(weight[some], summed, parts, update, hyper)
+                        apply(weight[some], summed, views, update, hyper)
         except RULE_ERRORS as error:
             elements = self.values.bounds[low : high + 1] - self.values.bounds[low]
             first, last = (np.searchsorted(elements, [begin, max(end - 1, begin)], side="right") - 1).tolist()

@@ -69,13 +69,13 @@ class EncodedSegment:
 
     def _key_at(self, slice_: int) -> tuple[int, int, int]:
         """Of a slice of the segment: the position of its key, its first element there, and the first slice behind it
-        that is not of that part of the key."""
+        that is not in the same byte range."""
         plan, bounds = self._plan, self._segment.bounds
         start = int(bounds[slice_])
         number = bisect_right(plan.starts, start) - 1
-        part = plan.parts[number]
-        element = (part.start + start - plan.starts[number]) // self._arrays[part.position].itemsize
-        return part.position, element, int(bounds.searchsorted(plan.starts[number + 1]))
+        own = plan.byte_ranges[number]
+        element = (own.start + start - plan.starts[number]) // self._arrays[own.position].itemsize
+        return own.position, element, int(bounds.searchsorted(plan.starts[number + 1]))
 
     def _encode(self, first: int, stop: int) -> int:
         """Encodes slices of the segment that are of one key. The first one behind them."""

@@ -95,7 +95,7 @@ def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
 # REFUSED   | anything                                   | nothing any more
 #
 # Both are HANDSHAKE and OPEN. `trouble` says why it is not OPEN, as far as that is known, and `lost` why operations
-# fail that the shard has a part of: after the silence without a word, until a Welcome, and in REFUSED.
+# fail that the shard has something of: after the silence without a word, until a Welcome, and in REFUSED.
 
 
 FIRST_RETRY_S: Final = 0.02

@@ -101,7 +101,7 @@ class Operation:
     """Distinct rows of a table that it asks for."""
 
     pending: dict[int, int] = {}  # noqa: RUF012
-    """How many parts are missing from each shard; it ends when none is."""
+    """How many slices, chunks or answers are missing from each shard; it ends when none is."""
     waits_for: dict[int, str] = {}  # noqa: RUF012
     """What shards said that it waits for."""
     segments: dict[int, list[SentSegment]] = {}  # noqa: RUF012
@@ -111,8 +111,8 @@ class Operation:
         """Whoever it is submitted to drives it."""
 
     def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
-        """Makes what is to be sent. How many parts each shard has of it, where it has some; one part each unless an
-        operation says otherwise. `encoders`: of gradients that travel encoded. Raises MemoryError, and
+        """Makes what is to be sent. How many slices, chunks or answers are then missing from each shard: one answer
+        each, unless an operation says otherwise. `encoders`: of gradients that travel encoded. Raises MemoryError, and
         StoreRefusedError for what cannot be begun now."""
         return dict.fromkeys(range(routing.shards), 1)
 
@@ -145,7 +145,7 @@ class Operation:
         return shard not in self.asked and self.received(shard, count)
 
     def received(self, shard: int, count: int = 1) -> bool:
-        """So many of a shard's parts are missing no more. True if they were the last."""
+        """So many slices, chunks or answers of a shard are missing no more. True if they were the last."""
         left = self.pending.get(shard, 0) - count
         if left > 0:
             self.pending[shard] = left
@@ -169,7 +169,7 @@ class Operation:
 
 
 class LocalOperation(Operation):
-    """Does something between the calls before and behind it; no shard has a part of it."""
+    """Does something between the calls before and behind it, on no shard."""
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -363,13 +363,13 @@ class KeyOperation(PushPull):
         if end - start != payload.nbytes:
             detail = f"{_slices(received)} have {end - start} in {self}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
-        parts = plan.write(self._arrays[array], start, end, payload)
+        written = plan.write(self._arrays[array], start, end, payload)
         if self._versions or (version > self.version and self.check is not None):
-            for part in parts:
+            for one in written:
                 if self._versions:
-                    self._versions[part.position].add(version)
+                    self._versions[one.position].add(version)
                 if self.check is not None:
-                    self.refusal = self.refusal or self.check(self.keys.names[part.position], version)
+                    self.refusal = self.refusal or self.check(self.keys.names[one.position], version)
         first += segment.number + array * plan.total
         fresh = self._received.count(0, first, first + count)
         self._received[first : first + count] = b"\1" * count

@@ -26,7 +26,7 @@ from weft_kvstore.sharding import Routing
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPart:
+class ByteRange:
     """Bytes of the value of the key at `position` in the call, from its byte `start` on; `whole` where they are all."""
 
     position: int
@@ -58,16 +58,16 @@ class PlanSegment:
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyPlan:
     """`segments` by shard, ascending by bucket and slice; `asks` is what a pull asks a shard for, (bucket, first slice,
-    slices, 0); `counts` how many slices each shard has, `total` how many there are. `parts` of keys lie one behind the
-    other: part i has bytes `starts[i]` to `starts[i + 1]`. `has_pushed`: whether gradients of any of the keys travel
-    encoded.
+    slices, 0); `counts` how many slices each shard has, `total` how many there are. `byte_ranges` lie one behind the
+    other: number i has bytes `starts[i]` to `starts[i + 1]` of the call. `has_pushed`: whether gradients of any of the
+    keys travel encoded.
     """
 
     segments: Mapping[int, Sequence[PlanSegment]]
     asks: Mapping[int, list[tuple[int, int, int, int]]]
     counts: Mapping[int, int]
     total: int
-    parts: Sequence[KeyPart]
+    byte_ranges: Sequence[ByteRange]
     starts: Sequence[int]
     has_pushed: bool
 
@@ -77,32 +77,32 @@ class KeyPlan:
         number = bisect_right(starts, start) - 1
         is_one = stop <= starts[number + 1]
         while start < stop:
-            part, end = self.parts[number], starts[number + 1]
-            memory: Any = arrays[part.position]
-            if is_one or not part.whole or stop < end or start > starts[number]:
-                low = part.start + start - starts[number]
+            one, end = self.byte_ranges[number], starts[number + 1]
+            memory: Any = arrays[one.position]
+            if is_one or not one.whole or stop < end or start > starts[number]:
+                low = one.start + start - starts[number]
                 memory = memoryview(memory).cast("B")[low : low + (end if end < stop else stop) - start]
             found.append(memory)
             start, number = end, number + 1
         return found
 
-    def write(self, arrays: Sequence[Array], start: int, stop: int, payload: memoryview) -> Sequence[KeyPart]:
-        """Copies bytes `start` to `stop` to where they belong in a call's C-contiguous arrays: the parts that have
-        them."""
+    def write(self, arrays: Sequence[Array], start: int, stop: int, payload: memoryview) -> Sequence[ByteRange]:
+        """Copies bytes `start` to `stop` to where they belong in a call's C-contiguous arrays: the ranges that
+        have them."""
         starts, at = self.starts, 0
         first = number = bisect_right(starts, start) - 1
         while start < stop:
-            part, end = self.parts[number], starts[number + 1]
-            nbytes, low = (end if end < stop else stop) - start, part.start + start - starts[number]
-            memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
+            one, end = self.byte_ranges[number], starts[number + 1]
+            nbytes, low = (end if end < stop else stop) - start, one.start + start - starts[number]
+            memory = memoryview(arrays[one.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
             memory[low : low + nbytes] = payload[at : at + nbytes]
             start, at, number = end, at + nbytes, number + 1
-        return self.parts[first:number]
+        return self.byte_ranges[first:number]
 
 
 def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
     """The plan of the keys at these indices of the description, which are distinct."""
-    parts, starts = [], [0]
+    byte_ranges, starts = [], [0]
     adjacent: list[tuple[int, int, int, int]] = []
     """Shard, bucket, first slice and stop."""
     for shard, bucket, first, position in sorted(
@@ -112,7 +112,7 @@ def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
     ):
         slices, key_range = routing.slices[key_indices[position]], routing.ranges[key_indices[position]][shard]
         begin, stop = slices.start(key_range.number), slices.start(key_range.number + key_range.stop - first)
-        parts.append(KeyPart(position, begin, stop - begin == slices.nbytes))
+        byte_ranges.append(ByteRange(position, begin, stop - begin == slices.nbytes))
         starts.append(starts[-1] + stop - begin)
         is_next = adjacent and (adjacent[-1][0], adjacent[-1][1], adjacent[-1][3]) == (shard, bucket, first)
         adjacent.append((shard, bucket, adjacent.pop()[2] if is_next else first, key_range.stop))
@@ -147,7 +147,7 @@ def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
         asks={shard: [(one.bucket, one.first, one.count, 0) for one in some] for shard, some in segments.items()},
         counts={shard: sum(one.count for one in some) for shard, some in segments.items()},
         total=total,
-        parts=parts,
+        byte_ranges=byte_ranges,
         starts=starts,
         has_pushed=any(one.pushed is not None for some in segments.values() for one in some),
     )

@@ -234,9 +234,9 @@ def _problems(description: StoreDescription, *, needs_rule: bool) -> Iterator[st
         if endpoint in shards[:number] and not endpoint.endswith(":0"):
             yield f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already"
     keys = user_keys(description)
-    parts: list[tuple[str, StoreDescription | KeyDescription, list[KeyDescription]]] = [("", description, keys)]
-    parts += [(f"key {user_key(key.key)!r}: ", key, [key]) for key in keys]
-    for where, one, some in parts:
+    checked: list[tuple[str, StoreDescription | KeyDescription, list[KeyDescription]]] = [("", description, keys)]
+    checked += [(f"key {user_key(key.key)!r}: ", key, [key]) for key in keys]
+    for where, one, some in checked:
         if one.staleness and description.mode is not Mode.STALE:
             yield f"{where}staleness: it bounds mode 'stale' alone, not {description.mode.value!r}"
         for name, update in {"merged": Update.GRADIENT, "weights": Update.RULE}.items():

@@ -144,17 +144,17 @@ class WholeKeys:
             if what == "value" or not is_several(value, form[1]):
                 found.append([checked(value, *form, told)])
                 continue
-            parts = [checked(part, *form, f"{told} {at}") for at, part in enumerate(value)]
-            found.append(parts if any(map(is_on_device, parts)) else [sum_of(parts, np.dtype(key.dtype))])
+            arrays = [checked(one, *form, f"{told} {at}") for at, one in enumerate(value)]
+            found.append(arrays if any(map(is_on_device, arrays)) else [sum_of(arrays, np.dtype(key.dtype))])
         return found
 
     def _sums(self, groups: list[list[Any]], hosts: Sequence[Array]) -> list[Array]:
         """Of each key the sum of its arrays, as its shards have it."""
         brought = iter(hosts)
-        parts = [[next(brought) for _ in group] for group in groups]
+        arrays = [[next(brought) for _ in group] for group in groups]
         added = [
             some[0] if len(some) == 1 else sum_of(some, np.dtype(key.dtype))
-            for key, some in zip(self.keys.keys, parts, strict=True)
+            for key, some in zip(self.keys.keys, arrays, strict=True)
         ]
         return as_kept(self.keys.keys, added)
 

@@ -262,8 +262,8 @@ class IdIndex:
 
     def _rows_in(self, partition: int) -> tuple[Array, Array]:
         """The rows of a partition, and their ids' hashes."""
-        part = slice(partition * PARTITION_SLOTS, (partition + 1) * PARTITION_SLOTS)
-        rows = self._rows.array[part][self._fingerprints.array[part] > FREED]
+        slots = slice(partition * PARTITION_SLOTS, (partition + 1) * PARTITION_SLOTS)
+        rows = self._rows.array[slots][self._fingerprints.array[slots] > FREED]
         return rows, mixed(self.ids.array.take(rows) ^ self._salt)
 
     def _fill(self, partition: int, rows: Array, hashes: Array) -> None:

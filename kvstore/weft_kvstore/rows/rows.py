@@ -57,8 +57,8 @@ def is_ascending(ids: Array) -> bool:
 class Rows(NamedTuple):
     """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct.
 
-    Of the parts of a sum (`merging`) those at the positions `elsewhere` (m) were added to a part before it; they are
-    zeros here.
+    A sum (`merging`) is a list of runs, in each of which ids ascend. The rows of a run at the positions `elsewhere` (m)
+    were added to a run before it; they are zeros here.
     """
 
     ids: Array
@@ -66,25 +66,25 @@ class Rows(NamedTuple):
     elsewhere: Array | None = None
 
 
-def batches(parts: Iterable[Rows], most: int) -> list[Rows]:
-    """The same rows in parts of at most so many. What is cut may be a copy, without the rows that are elsewhere."""
+def batches(runs: Iterable[Rows], most: int) -> list[Rows]:
+    """The same rows in runs of at most so many. What is cut may be a copy, without the rows that are elsewhere."""
     found: list[Rows] = []
-    for part in parts:
-        if len(part.ids) <= most:
-            found.append(part)
+    for run in runs:
+        if len(run.ids) <= most:
+            found.append(run)
             continue
-        ids, values = own_rows(part)
+        ids, values = own_rows(run)
         found += [Rows(ids[low : low + most], values[low : low + most]) for low in range(0, len(ids), most)]
     return found
 
 
-def own_rows(part: Rows) -> tuple[Array, Array]:
+def own_rows(run: Rows) -> tuple[Array, Array]:
     """Ids and values without those of rows that are elsewhere."""
-    if part.elsewhere is None:
-        return part.ids, part.values
-    own = np.ones(len(part.ids), np.bool_)
-    own[part.elsewhere] = False
-    return part.ids.compress(own), part.values.compress(own, axis=0)
+    if run.elsewhere is None:
+        return run.ids, run.values
+    own = np.ones(len(run.ids), np.bool_)
+    own[run.elsewhere] = False
+    return run.ids.compress(own), run.values.compress(own, axis=0)
 
 
 def distinct_ids(ids: Array, count: int | None) -> tuple[Array, Array | None]:
@@ -130,26 +130,26 @@ class Chunks:
     """Arrays side by side, of which the first has ids, that come in segments of `count` chunks; all but the last chunk
     have as many rows. What is kept is what has come: a number of chunks that a peer claims takes no memory."""
 
-    __slots__ = ("_arrived", "_parts", "count")
+    __slots__ = ("_arrived", "_segments", "count")
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._arrived: set[int] = set()
-        self._parts: dict[int, tuple[Array, ...]] = {}
+        self._segments: dict[int, tuple[Array, ...]] = {}
 
     def add(self, first: int, count: int, chunk_rows: int, arrays: tuple[Array, ...], where: str) -> Sequence[Any]:
-        """Takes in a segment of chunks, which ascends, each of them once: the parts in their order, as they came, once
-        all have; none before. Raises PushRefusedError where they do not ascend."""
+        """Takes in a segment of chunks, which ascends, each of them once: the segments in their order, as they came,
+        once all have; none before. Raises PushRefusedError where they do not ascend."""
         new = [number for number in range(first, first + count) if number not in self._arrived]
-        parts = {first: arrays}
+        segments = {first: arrays}
         if len(new) < count:
             lows = {number: (number - first) * chunk_rows for number in new}
-            parts = {number: tuple([one[low : low + chunk_rows] for one in arrays]) for number, low in lows.items()}
+            segments = {number: tuple([one[low : low + chunk_rows] for one in arrays]) for number, low in lows.items()}
         if len(self._arrived) + len(new) < self.count:
-            self._parts |= parts
+            self._segments |= segments
             self._arrived.update(new)
             return ()
-        whole = [one for _, one in sorted((self._parts | parts).items(), key=itemgetter(0))]
+        whole = [one for _, one in sorted((self._segments | segments).items(), key=itemgetter(0))]
         for (before, *_), (behind, *_) in pairwise(whole):
             if not before[-1] < behind[0]:
                 raise PushRefusedError(f"{where}: rows of its chunks do not ascend")
@@ -159,13 +159,13 @@ class Chunks:
 # --- The sum of pushes of rows, slot after slot: rows that several have are added, the others stay where they lie -----
 
 
-MOST_PARTS: Final = 16
+MOST_RUNS: Final = 16
 SMALL_ELEMENTS: Final = 1 << 16
-"""A push is looked up in each part of a sum. Once more than `MOST_PARTS` of them have at most `SMALL_ELEMENTS`
-elements, these are copied into one. To copy larger parts takes longer than to look."""
+"""A push is looked up in each run of a sum. Once more than `MOST_RUNS` of them have at most `SMALL_ELEMENTS` elements,
+these are copied into one. To copy larger runs takes longer than to look."""
 
 FEW_ELSEWHERE: Final = 1 / 8
-"""If more of a part's rows are in parts before it, they are left out of it, which copies all others; else they stay, as
+"""If more of a run's rows are in runs before it, they are left out of it, which copies all others; else they stay, as
 zeros."""
 
 SEARCH_COST: Final = 16
@@ -174,22 +174,22 @@ SEARCH_COST: Final = 16
 
 def merging(total: list[Rows], gradient: Iterable[Rows]) -> Generator[int, None, list[Rows]]:
     """Makes the sum of both, row by row: `total` before `gradient`, and what only one has as it is. Both may be
-    written, and their parts be parts of the sum. Stops often, with how many elements it has used since it last did.
+    written, and their runs be runs of the sum. Stops often, with how many elements it has used since it last did.
     """
-    parts, left = [part for part in total if len(part.ids)], list[Rows]()
-    small = [part for part in parts if part.values.size <= SMALL_ELEMENTS]
-    if len(small) > MOST_PARTS:
+    runs, left = [run for run in total if len(run.ids)], list[Rows]()
+    small = [run for run in runs if run.values.size <= SMALL_ELEMENTS]
+    if len(small) > MOST_RUNS:
         ids, values = map(np.concatenate, zip(*map(own_rows, small), strict=True))
         order = np.argsort(ids)
-        # First, as a large part has zeros for rows that are in a small part before it.
-        parts = [part for part in parts if part.values.size > SMALL_ELEMENTS]
-        parts.insert(0, Rows(ids.take(order), taken_rows(values, order)))
+        # First, as a large run has zeros for rows that are in a small run before it.
+        runs = [run for run in runs if run.values.size > SMALL_ELEMENTS]
+        runs.insert(0, Rows(ids.take(order), taken_rows(values, order)))
         yield values.size
-    least, greatest = [np.array([part.ids[end] for part in parts]) for end in (0, -1)]
+    least, greatest = [np.array([run.ids[end] for run in runs]) for end in (0, -1)]
     for ids, values, _ in gradient:
         is_there: Array | None = None
-        among = ((least <= ids[-1]) & (greatest >= ids[0])).nonzero()[0].tolist() if parts and len(ids) else []
-        for here, sums, _ in [parts[number] for number in among]:
+        among = ((least <= ids[-1]) & (greatest >= ids[0])).nonzero()[0].tolist() if runs and len(ids) else []
+        for here, sums, _ in [runs[number] for number in among]:
             at, positions, looked_at = _common(ids, here)
             if at.size:
                 if is_there is None:
@@ -212,7 +212,7 @@ def merging(total: list[Rows], gradient: Iterable[Rows]) -> Generator[int, None,
         else:
             values[at] = 0
             left.append(Rows(ids, values, at))
-    return [*parts, *[part for part in left if len(part.ids)]] or total
+    return [*runs, *[run for run in left if len(run.ids)]] or total
 
 
 def _common(ids: Array, here: Array) -> tuple[Array, Array, int]:

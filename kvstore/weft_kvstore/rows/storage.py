@@ -267,11 +267,11 @@ class RowStorage:
             one.reserve(rows)
 
     def _create(self, rows: Array, indices: Array, first: FirstOf | None) -> None:
-        a_part = min(max(FIRST_ELEMENTS // max(self.arrays.width, 1), 1), self.arrays.at_once or len(rows))
-        for low in range(0, len(rows), a_part):
-            some = rows[low : low + a_part]
+        at_once = min(max(FIRST_ELEMENTS // max(self.arrays.width, 1), 1), self.arrays.at_once or len(rows))
+        for low in range(0, len(rows), at_once):
+            some = rows[low : low + at_once]
             if first is not None:
-                self.arrays.write(None, some, first(indices[low : low + a_part]))
+                self.arrays.write(None, some, first(indices[low : low + at_once]))
             self.arrays.begin_state(some, are_zeros=self._index is None)
         self._here.array[rows] = True
         self.count += len(rows)

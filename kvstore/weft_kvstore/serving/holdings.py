@@ -17,13 +17,14 @@ from weft_kvstore.sharding import routing_of
 
 
 class Holding(NamedTuple):
-    """A shard's part of one key. `parts` says which, in words; `nbytes` of values, `state_bytes` of the rule's state.
+    """What a shard has of a key. `shown` says how much, in words; `nbytes` of values, `state_bytes` of the rule's
+    state.
 
     Of a table, they are those of all its rows: memory is taken only for rows that were pushed or set.
     """
 
     key: KeyDescription
-    parts: str
+    shown: str
     nbytes: int
     state_bytes: int
 
@@ -39,13 +40,13 @@ def holdings(description: StoreDescription) -> list[list[Holding]]:
         slices, table = routing.slices[number], routing.tables.get(number)
         for shard, held in enumerate(found):
             if table is not None:
-                count, parts, nbytes = table.rows_on(shard), f"{table.rows_on(shard):,} rows", table.bytes_on(shard)
+                count, shown, nbytes = table.rows_on(shard), f"{table.rows_on(shard):,} rows", table.bytes_on(shard)
             else:
                 _, first, stop, begin, *_ = routing.ranges[number].get(shard, (0, 0, 0, 0))
                 count, nbytes = stop - first, slices.start(begin + stop - first) - slices.start(begin)
-                parts = f"{count} of {slices.count} slices"
+                shown = f"{count} of {slices.count} slices"
             if count:
-                held.append(Holding(key, parts, nbytes, nbytes * states))
+                held.append(Holding(key, shown, nbytes, nbytes * states))
     return found
 
 
@@ -60,7 +61,7 @@ def shown_holdings(path: Path) -> Iterator[str]:
         values, states = sum(one.nbytes for one in held), sum(one.state_bytes for one in held)
         where = f"shard {number} at {description.shards[number] or 'no endpoint yet'}"
         yield f"{where}: {size_text(values)}, and {size_text(states)} of state"
-        for key, parts, nbytes, state_bytes in held:
+        for key, shown, nbytes, state_bytes in held:
             update = key.update.value if key.slots else "none"
-            what = f"{user_key(key.key)!r}: {key.dtype}{list(key.shape)}, update {update}, {parts}"
+            what = f"{user_key(key.key)!r}: {key.dtype}{list(key.shape)}, update {update}, {shown}"
             yield f"    {what}, {size_text(nbytes)}, and {size_text(state_bytes)} of state"

@@ -118,8 +118,8 @@ def main(channel: socket.socket) -> None:
         trace = TraceRecorder.of(TraceWindow(**task.trace), "shard", task.shard) if task.trace else None
 
         def say_trace() -> None:
-            for part in trace.take() if trace is not None else ():
-                say(report={"trace": part.model_dump(mode="json")})
+            for one in trace.take() if trace is not None else ():
+                say(report={"trace": one.model_dump(mode="json")})
 
         authenticator = None if task.curve is None else CurveAuthenticator(task.curve, task.curve_clients)
         traced = threading.Thread(target=say_trace, name="say-trace", daemon=True).start

@@ -1,4 +1,4 @@
-"""A job's part on one shard: what it does with each thing that comes. Pure."""
+"""A job on one shard: what it does with each message that comes. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORGET_EVERY: Final = 16
 """After so many changes it is looked at which ones no step asks for any more: that takes a look at every bucket."""
 
 
-# --- A job's part on one shard: what it does with each thing that comes -----------------------------------------------
+# --- A job on one shard: what it does with each message that comes ----------------------------------------------------
 # Used by the shard behind its sockets and by the local store without any.
 
 

@@ -112,7 +112,7 @@ class Merger:
 
     def set(self, shard: JobShard, slot: int, pushed: PushSegment, origin: Hashable) -> None:
         """Sets or restores a segment, of slices or of a table's chunks, in order with what is pushed. `origin` tells
-        the parts of one set from those of another, so that each counts once."""
+        the segments of one set from those of another, so that each counts once."""
         kind, number = pushed.payload_kind, pushed.bucket
         of_rows = kind == PayloadKind.RESTORED_STATE or (kind == PayloadKind.VALUE and pushed.chunks)
         bucket = shard.table(number) if of_rows or number in shard.tables else shard.bucket(number)

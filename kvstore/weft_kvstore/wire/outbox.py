@@ -270,7 +270,7 @@ class Outbox(Generic[E, W]):
         self.bounds = LinkBounds(settings, loopback=loopback)
         self.waiting: dict[int, dict[OutSegment[E, W], None]] = {}
         self._heap: list[tuple[int, int, int, OutSegment[E, W]]] = []
-        """By priority, then by when it came; parts of one segment in their order."""
+        """By priority, then by when it came; what was split off a segment in its order."""
         self._cancelled = 0
         self._seq = 0
         self.frames: dict[int, OutFrame[E, W]] = {}

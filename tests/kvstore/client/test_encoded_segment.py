@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compressed_store import KINDS, compressed_store
 from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
-from weft_kvstore.client.plan import KeyPart, KeySet, PlanSegment
+from weft_kvstore.client.plan import ByteRange, KeySet, PlanSegment
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.sharding import codec_of, routing_of
 
@@ -51,10 +51,10 @@ class Sender:
             found.append(EncodedSegment(plan, segment, gradients, encoders, step=step, scale=SCALE))
         return found
 
-    def parts(self, segment: PlanSegment) -> list[tuple[KeyPart, int]]:
+    def parts(self, segment: PlanSegment) -> list[tuple[ByteRange, int]]:
         """The parts of keys in a segment, each with its bytes."""
         plan = self.keys.plan(self.routing)
-        parts = zip(plan.parts, plan.starts, plan.starts[1:], strict=False)
+        parts = zip(plan.byte_ranges, plan.starts, plan.starts[1:], strict=False)
         return [(part, stop - start) for part, start, stop in parts if segment.bounds[0] <= start < segment.bounds[-1]]
 
     def plain(self, segment: PlanSegment, gradients: list[Array]) -> list[bytes]:

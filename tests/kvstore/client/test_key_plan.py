@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_cluster import key_of, slices_on, store_of, table_of
-from weft_kvstore.client.plan import KeyPart, KeyPlan, PlanSegment, key_plan
+from weft_kvstore.client.plan import ByteRange, KeyPlan, PlanSegment, key_plan
 from weft_kvstore.description.records import CompressionDescription, Kind, StoreCompression, StoreDescription
 from weft_kvstore.sharding import Routing, routing_of
 
@@ -78,11 +78,11 @@ Slice = tuple[int, int]
 """A key's place and the slice's number in it."""
 
 
-def parts_of(plan: KeyPlan, segment: PlanSegment) -> list[tuple[KeyPart, int]]:
+def parts_of(plan: KeyPlan, segment: PlanSegment) -> list[tuple[ByteRange, int]]:
     """The parts of keys in a segment, each with its bytes."""
     return [
         (part, stop - start)
-        for part, (start, stop) in zip(plan.parts, pairwise(plan.starts), strict=True)
+        for part, (start, stop) in zip(plan.byte_ranges, pairwise(plan.starts), strict=True)
         if segment.bounds[0] <= start < segment.bounds[-1]
     ]
 
@@ -179,7 +179,7 @@ def test_bytes_of_a_call_are_the_callers_own_and_not_a_copy() -> None:
 def test_keys_without_elements_have_no_run(places: tuple[int, ...]) -> None:
     keys = [key_of("none", (0,), 1), key_of("no rows", (0, 5), 1), key_of("some", (3,), 1)]
     plan = Call(store_of(keys, slots=1, shards=2), places).plan()
-    assert (plan.segments, plan.counts, plan.total, plan.parts) == ({}, {}, 0, [])
+    assert (plan.segments, plan.counts, plan.total, plan.byte_ranges) == ({}, {}, 0, [])
     assert not plan.has_pushed
 
 
@@ -188,7 +188,7 @@ def test_neighbours_in_a_bucket_are_one_run_in_whatever_order_a_call_names_them(
     keys = [key_of("a", (2,), 1, priority=2), key_of("b", (3,), 1, priority=0), key_of("c", (4,), 1, priority=1)]
     plan = Call(store_of(keys, slots=1, shards=1), (2, 0, 1)).plan()
     ((segment,),) = plan.segments.values()
-    assert [part.position for part in plan.parts] == [2, 0, 1]
+    assert [part.position for part in plan.byte_ranges] == [2, 0, 1]
     assert plan.starts == [0, 12, 28, 36]
     assert segment.priorities is not None
     assert segment.priorities.tolist() == [0, 1, 2]

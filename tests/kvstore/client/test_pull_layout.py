@@ -43,7 +43,7 @@ def land(plan: KeyPlan, arrays: list[Array], values: list[Array], choose: random
     """All bytes of a call, in pieces of any length, in any order, some of them twice."""
     raw = b"".join(
         values[part.position].tobytes()[part.start : part.start + stop - start]
-        for part, (start, stop) in zip(plan.parts, pairwise(plan.starts), strict=True)
+        for part, (start, stop) in zip(plan.byte_ranges, pairwise(plan.starts), strict=True)
     )
     cuts = sorted({0, len(raw), *(choose.randrange(len(raw) + 1) for _ in range(9)), *plan.starts})
     pieces = [*pairwise(cuts), *([(0, len(raw))] if choose.random() < 0.3 else [])]

@@ -286,8 +286,8 @@ def test_holdings_add_up_to_what_there_is() -> None:
         parts = [one for one in held if one.key == key]
         assert sum(one.nbytes for one in parts) == key.nbytes
         assert sum(one.state_bytes for one in parts) == (0 if key.key == "n" else 2 * key.nbytes)
-    assert [one.parts for one in held if one.key.key == "t"] == ["3 rows", "2 rows", "2 rows"]
-    assert [one.parts for one in held if one.key.key == "b"] == ["1 of 1 slices"]
+    assert [one.shown for one in held if one.key.key == "t"] == ["3 rows", "2 rows", "2 rows"]
+    assert [one.shown for one in held if one.key.key == "b"] == ["1 of 1 slices"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore, StoreRefusedError
 from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.description.form import store_name, user_key
-from weft_kvstore.futures import OtherThread, StoreFuture, _part_ended, after, finished, joined, then
+from weft_kvstore.futures import OtherThread, StoreFuture, _one_ended, after, finished, joined, then
 
 USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))
 
@@ -137,7 +137,7 @@ def test_joined_futures_end_where_a_signals_handler_raises_at_any_line_of_theirs
 
         def at_each_line(frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
-            if frame.f_code is not _part_ended.__code__:
+            if frame.f_code is not _one_ended.__code__:
                 return None
             left -= event == "line"
             if not left or event == "return":

@@ -422,7 +422,7 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again() -> None:
                 peer.say(push(number, frame, chunk(number)), chunk(number))
                 assert peer.hear(Acknowledge).frame == [frame]
             peer.say(push(0, 5, chunk(0), chunks=4), chunk(0))
-            assert "a push of 3 parts before and of 4 now" in peer.hear(PushRefused).reason
+            assert "a push of 3 chunks before and of 4 now" in peer.hear(PushRefused).reason
             assert peer.hear(Acknowledge).frame == [5]
             wrong = (rows[:32] + 60).tobytes() + values[:32].tobytes()
             peer.say(push(1, 6, wrong), wrong)

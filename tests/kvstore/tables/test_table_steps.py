@@ -20,7 +20,7 @@ from weft_kvstore.bucket.update import PIECE_ELEMENTS
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows import rows
-from weft_kvstore.rows.rows import MOST_PARTS, Chunks, Rows
+from weft_kvstore.rows.rows import MOST_RUNS, Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import RequestedRows, TableState
 from weft_kvstore.wire.messages import Reading
@@ -398,7 +398,7 @@ def test_a_long_gradient_is_measured_in_pieces() -> None:
 
 def test_what_many_slots_pushed_is_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows each has: what was looked at is added up over all of them."""
-    slots, count, among, piece = 3 * MOST_PARTS, 400, 100_000, 1 << 13
+    slots, count, among, piece = 3 * MOST_RUNS, 400, 100_000, 1 << 13
     used, draw, wanted = [0], np.random.default_rng(1), np.zeros((among, WIDTH), np.float32)
 
     def look_up(ids: Array, here: Array) -> tuple[Array, Array, int]:

@@ -11,7 +11,7 @@ from store_cluster import ended
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import MOST_PARTS, SMALL_ELEMENTS, Chunks, Rows, batches, is_ascending, merging, own_rows
+from weft_kvstore.rows.rows import MOST_RUNS, SMALL_ELEMENTS, Chunks, Rows, batches, is_ascending, merging, own_rows
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, RowReader, RowSource
 from weft_kvstore.wire.messages import PayloadKind
@@ -130,7 +130,7 @@ def test_rows_that_are_not_between_those_beside_them_are_refused(
 
 
 @pytest.mark.parametrize("few", [SMALL_ELEMENTS, 60])
-@pytest.mark.parametrize("slots", [1, 2, 3, MOST_PARTS + 3])
+@pytest.mark.parametrize("slots", [1, 2, 3, MOST_RUNS + 3])
 @pytest.mark.parametrize(("count", "among"), [(0, 200), (1, 200), (30, 200), (120, 200), (30, 3000), (120, 3000)])
 def test_a_sum_of_pushes_is_that_of_their_rows_in_order(
     slots: int, count: int, among: int, few: int, monkeypatch: pytest.MonkeyPatch
@@ -167,7 +167,7 @@ def test_small_pushes_of_many_slots_are_few_parts() -> None:
         ids = np.sort(draw.choice(1 << 20, 100, replace=False))
         total = ended(merging(total, [Rows(ids, np.ones((100, 64), np.float32))]))
         most = max(most, len(total))
-    assert most <= 3 * MOST_PARTS
+    assert most <= 3 * MOST_RUNS
     assert sum(float(own_rows(part)[1].sum()) for part in total) == 300 * 100 * 64
 
 
@@ -176,7 +176,7 @@ def test_rows_of_small_and_large_pushes_in_any_order_are_added_up(seed: int) -> 
     draw = np.random.default_rng(seed)
     among, width = 20_000, 8
     wanted, total = np.zeros((among, width), np.float32), list[Rows]()
-    for _ in range(3 * MOST_PARTS):
+    for _ in range(3 * MOST_RUNS):
         count = int(draw.choice([20, 20, 20, SMALL_ELEMENTS // width + 1000]))
         push = Rows(np.sort(draw.choice(among, count, replace=False)), np.ones((count, width), np.float32))
         wanted[push.ids] += 1
