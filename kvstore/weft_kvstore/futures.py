@@ -217,10 +217,42 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R | Future[R]
     that has one.
     """
     result: StoreFuture[R] = StoreFuture()
+
+    def finish(error: BaseException | None) -> None:
+        if error is not None:
+            result.set_exception(error)
+        elif isinstance(made := make([one.result() for one in futures]), Future):
+            result.driver = result.driver or driver_of(made)
+            on_end(made, partial(hand_on, result))
+        else:
+            result.set_result(made)
+
+    return _once_ended(futures, result, finish)
+
+
+def after(future: Future[R], note: Callable[[BaseException | None], BaseException | None]) -> StoreFuture[R]:
+    """Ends as the future does, once `note` was called with its error, or with the error that this returns; under the
+    rules of `on_end`."""
+    result: StoreFuture[R] = StoreFuture()
+
+    def finish(error: BaseException | None) -> None:
+        other = note(error)
+        if other is None:
+            hand_on(result, future)
+        else:
+            result.set_exception(other)
+
+    return _once_ended([future], result, finish)
+
+
+def _once_ended(
+    futures: Sequence[Future[Any]], result: StoreFuture[R], finish: Callable[[BaseException | None], None]
+) -> StoreFuture[R]:
+    """Calls `finish` with the first error once all have ended, which ends the result; what it raises ends it too."""
     result.driver = driver_of(*futures)
-    awaited: Sequence[Future[Any]] = futures or [finished(None)]
+    awaited = futures or [finished(None)]
     # Futures keep their callbacks for ever: these have no more of one another, nor of values, than is in `left`.
-    ended = partial(_one_ended, {*map(id, awaited)}, {0: True}, [(result, futures, make)], [])
+    ended = partial(_one_ended, {*map(id, awaited)}, {0: True}, [(result, finish)], [])
     for one in awaited:
         on_end(one, ended)
     return result
@@ -235,19 +267,13 @@ def _one_ended(
         missing.discard(id(one))
         if missing or not claim.pop(0, False):  # Of the threads that find none missing, one goes on.
             return
-        result, futures, make = left[0]
-        if errors:
-            result.set_exception(errors[0])
-        elif isinstance(made := make([each.result() for each in futures]), Future):
-            result.driver = result.driver or driver_of(made)
-            on_end(made, partial(hand_on, result))
-        else:
-            result.set_result(made)
+        _, finish = left[0]
+        finish(errors[0] if errors else None)
         left.clear()
     except BaseException as raised:  # who waits has to hear of it, also where a signal's handler raises here
         errors.append(raised)
         missing.discard(id(one))
-        for result, *_ in () if missing else left:
+        for result, _ in () if missing else left:
             if not result.has_ended:
                 result.set_exception(raised)
         if not missing:
@@ -270,29 +296,6 @@ def nothing(_: object) -> None:
 def then(future: Future[T], begin: Callable[[T], Future[R]]) -> StoreFuture[R]:
     """As `joined` of one."""
     return joined([future], lambda found: begin(found[0]))
-
-
-def after(future: Future[R], note: Callable[[BaseException | None], BaseException | None]) -> StoreFuture[R]:
-    """Ends as the future does, once `note` was called with its error, or with the error that this returns; under the
-    rules of `on_end`."""
-    result: StoreFuture[R] = StoreFuture()
-    result.driver = driver_of(future)
-
-    def ended(_: Future[R]) -> None:
-        try:
-            other = note(error_of(future))
-            if other is None:
-                hand_on(result, future)
-            else:
-                result.set_exception(other)
-        except BaseException as raised:  # as in `_one_ended`
-            if not result.has_ended:
-                result.set_exception(raised)
-            if not isinstance(raised, Exception):
-                raise
-
-    on_end(future, ended)
-    return result
 
 
 def hand_on(future: StoreFuture[R], ended: Future[R]) -> None:

@@ -172,44 +172,27 @@ def zeromq_context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 class Wakeup:
-    """A pair of sockets: `wake` from any thread makes `fileno` readable until `clear`, and does nothing once it is
-    closed."""
+    """A count of the kernel's: `wake` from any thread makes `fileno` readable until `clear`. The descriptor is closed
+    with the object, so that whoever may wake never finds another file's in its place."""
+
+    _fd = -1
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # A signal's handler may wake while its own thread does.
-        self._is_closed = False
-        self._read, self._write = socket.socketpair()
-        self._read.setblocking(False)
-        self._write.setblocking(False)
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        return self._read.fileno()
+        return self._fd
 
     def wake(self) -> None:
-        with self._lock:  # A descriptor that is closed meanwhile may be another's by then.
-            try:
-                if not self._is_closed:
-                    self._write.send(b"\0")
-            except BlockingIOError:
-                pass  # It is full of wakes already.
-        if self._is_closed:
-            self.close()
+        os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while len(self._read.recv(4096)) == 4096:
-                pass
+            os.eventfd_read(self._fd)
 
-    def close(self) -> None:
-        """Does not wait: a signal's handler that waits for whoever closes it may have come in the middle of `wake`,
-        which closes it then."""
-        self._is_closed = True
-        if self._lock.acquire(blocking=False):
-            try:
-                self._read.close()
-                self._write.close()
-            finally:
-                self._lock.release()
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 # --- A thread for callbacks, which are the user's ---------------------------------------------------------------------

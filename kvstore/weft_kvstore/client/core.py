@@ -146,13 +146,9 @@ class ClientCore:
         self.failed: dict[str, dict[int, StoreError]] = {}
         """By key: the steps whose push has failed, and was not made again; until then no later version comes. Noted
         before the future of the push ends. Other threads may read it, take a step out that they push again, and note
-        one that they could not push. Only the core takes a key out, once it has none: then calls look for none."""
+        one that they could not push; a key that was noted once stays."""
         self.failed_pushes: list[tuple[Operation, int, BaseException]] = []
         """What `fail_pulls` is to note: pushes that have failed, their steps and errors."""
-        self._leaving: list[Outcome] = []
-        """Failed pushes whose arrays libzmq reads: they are in `outcomes` once shards have what was sent."""
-        self.to_close: set[int] = set()
-        """Shards whose connections are to be closed before futures end, as libzmq reads arrays of what has failed."""
         self._setting: dict[int, Operation] = {}
         self._held: list[tuple[Operation, set[int]]] = []
         self._sent_last: dict[int, int] | None = None
@@ -361,8 +357,6 @@ class ClientCore:
             if link.shared_frames.frames:
                 segments = link.shared_frames.arrived(frame, segments)
             self._delivered(link, segments)
-        if self._leaving:
-            self._end_arrived(now)
 
     def _delivered(self, link: ClientLink, segments: Sequence[SentSegment]) -> None:
         for segment in segments:
@@ -418,13 +412,11 @@ class ClientCore:
             if link.lost is not None:
                 for operation in [one for one in self.open.values() if link.shard in one.pending]:
                     self.end(operation, self._lost_error(link, operation))
-        self._end_arrived(now)
         if asked := self._end_overdue(now) + self._log_long_wait(now):
             for link in self.links:
                 if here := [number for number in asked if number in link.requests]:
                     link.say(Why(here[:MAX_ENTRIES]))
-        due_at = min([one.due_at for one, *_ in self._leaving], default=math.inf)
-        due_at = min(due_at, next((one.due_at for one in self.open.values()), math.inf))
+        due_at = next((one.due_at for one in self.open.values()), math.inf)
         ask_at = next((one.due_at for one in self.open.values() if one.number > self._asked), math.inf)
         pings = [link.next_tick() for link in self.links]
         self.tick_at = self._next_tick_at = min(due_at, ask_at - self._ask_before_s, *pings)
@@ -434,7 +426,6 @@ class ClientCore:
         self._held.clear()
         for operation in list(self.open.values()):
             self.end(operation, StoreClosedError(f"{self.name_of(operation)}: {reason}"))
-        self._end_arrived(math.inf)
         for link in self.links:
             link.say(Bye())
 
@@ -462,11 +453,8 @@ class ClientCore:
         """Ends a pull whose version does not come, as a push before it has failed; one that has gradients to send, once
         the shards have these: they count. Whether it has ended. A step that is pushed again has not failed."""
         if operation.pushes is not None:
-            for name in [self._names[key] for key in operation.sends]:
-                failed = self.failed.get(name, {})
-                failed.pop(operation.pushes, None)
-                if not failed and (failed := self.failed.pop(name, {})):  # Another thread has noted one just now.
-                    self.failed.setdefault(name, {}).update(failed)
+            for key in operation.sends:
+                self.failed.get(self._names[key], {}).pop(operation.pushes, None)
         for key in operation.reads if operation.is_pull else ():
             failed = {**self.failed.get(self._names[key], {})}
             step = min([one for one in failed if one < operation.version], default=None)
@@ -497,9 +485,10 @@ class ClientCore:
         operation.ended = True
         if error is not None:
             operation.fail()
-            if self._withdraw(operation, error):
-                self._leaving.append(self.outcomes[-1])
-                self.outcomes.pop()
+            for link in map(self.links.__getitem__, operation.pending):  # What has not left of it is withdrawn.
+                link.outbox.cancel(operation.number)
+                if not operation.outlives_failure and link.requests.pop(operation.number, None) is not None:
+                    link.say(Cancel([operation.number]))
             if operation.pushes is not None and not operation.has_arrived:
                 self.failed_pushes.append((operation, operation.pushes, error))
             if self._sent_last:
@@ -530,34 +519,6 @@ class ClientCore:
             if not operation.future.has_ended:
                 operation.future.end(result, error)
         self.outcomes.clear()
-
-    def _withdraw(self, operation: Operation, error: BaseException) -> bool:
-        """Cancels the requests of an operation that fails, and what has not left of it. Whether its future has to wait:
-        libzmq reads its arrays, and its shards, which live, will acknowledge them."""
-        is_leaving = False
-        for shard in operation.pending:
-            link = self.links[shard]
-            if link.is_read_by_libzmq(operation):
-                if lacks(error):
-                    is_leaving = True
-                else:
-                    self.to_close.add(shard)
-            link.outbox.cancel(operation.number)
-            if not operation.outlives_failure and link.requests.pop(operation.number, None) is not None:
-                link.say(Cancel([operation.number]))
-        return is_leaving
-
-    def _end_arrived(self, now: float) -> None:
-        """Ends failed pushes that libzmq reads no more. The others wait until they are overdue, or their shard is."""
-        for outcome in [*self._leaving]:
-            operation = outcome[0]
-            links = [link for link in self.links if link.is_read_by_libzmq(operation)]
-            if operation.due_at <= now or any(link.lost is not None for link in links):
-                self.to_close.update([link.shard for link in links])
-                links = []
-            if not links:
-                self.outcomes.append(outcome)
-                self._leaving.remove(outcome)
 
     def _raised(self, operation: Operation, error: Exception) -> StoreError:
         """The error of an operation that could not be prepared, or whose result could not be made."""

@@ -13,7 +13,7 @@ from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.client.operation import Operation, SentSegment
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.same_host.memory import SharedFrames, SharedMemory
-from weft_kvstore.settings import COPIED_BYTES, LinkSettings, is_loopback
+from weft_kvstore.settings import LinkSettings, is_loopback
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import (
     MAX_ENTRIES,
@@ -335,15 +335,6 @@ class ClientLink:
         """The shard is given up for good."""
         self.state = LinkState.REFUSED
         self.trouble = self.lost = trouble
-
-    def is_read_by_libzmq(self, operation: Operation) -> bool:
-        """Whether libzmq may read an operation's arrays: in a large frame that is under way. Shared memory is no
-        socket's, and what more than one array is in is a copy."""
-        return any(
-            frame.nbytes >= COPIED_BYTES and any(one.owner is operation for one in frame.segments[:1])
-            for number, frame in self.outbox.frames.items()
-            if number not in self.shared_frames.frames
-        )
 
     def after_stall(self, stall_s: float, now: float) -> None:
         """This process stood still for so long: it could not hear the shard."""

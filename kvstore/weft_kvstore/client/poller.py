@@ -197,9 +197,6 @@ class PollWait:
             self.is_asleep = False
             self._wakeup.wake()
 
-    def close(self) -> None:
-        self._wakeup.close()
-
 
 # --- Which of a client's threads does its work ------------------------------------------------------------------------
 # To switch threads costs more than a small round trip. So a caller that waits for a result does the work: it *leads*.
@@ -515,12 +512,12 @@ class Poller:
                 sockets.begin(now)
             sockets.receive(readable or {}, now)
             if core.outcomes:
-                sockets.end_futures()
+                core.end_futures()
             is_over = future is not None and future.has_ended
             if not is_over or core.open or core.acknowledges_at_once or sockets.submitted:
                 sockets.advance(time.monotonic())
                 if core.outcomes:
-                    sockets.end_futures()
+                    core.end_futures()
         if self._failure is not None or (future is not None and future.has_ended):
             return True
         # Before `_working` is released, so that whoever works next knows that this thread sleeps.
@@ -567,6 +564,3 @@ class Poller:
         finally:
             self._refuse_submitted()  # Whose callers came meanwhile.
             self._callbacks.close()
-            with self._leading:  # Who leads has been woken, and goes.
-                self._leader_wait.close()
-            self._thread_wait.close()

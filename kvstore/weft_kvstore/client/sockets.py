@@ -43,10 +43,7 @@ _HANDSHAKE_FAILED = (
 )
 """Its events of a connection that ended in the handshake."""
 
-_WATCHED = int(BROKEN) | _HANDSHAKE_FAILED | int(zmq.EVENT_CONNECTED) | int(zmq.EVENT_MONITOR_STOPPED)
-
-STOPS_MS: Final = 1000
-"""For libzmq's thread to end a connection whose socket was closed: some 0.1 ms."""
+_WATCHED = int(BROKEN) | _HANDSHAKE_FAILED | int(zmq.EVENT_CONNECTED)
 
 NO_RECONNECT = -1
 
@@ -80,8 +77,6 @@ class LinkSocket:
         self._key = None if keys is None else keys[0].public
         self._counts = counts
         self.is_unread = True
-        self._is_reading = False
-        """Whether large parts were sent, which libzmq reads where they are."""
         self._connection = -1
         """The connection's own descriptor, once there is one."""
         self._received = 0
@@ -127,8 +122,6 @@ class LinkSocket:
             for number, part in enumerate(parts):
                 flags = NOW if number == last else MORE
                 size = len(part)
-                if size >= COPIED_BYTES:
-                    self._is_reading = True
                 self._send(part, flags, size < COPIED_BYTES)
                 self._counts["bytes_sent"] += size
         except zmq.Again:
@@ -187,17 +180,11 @@ class LinkSocket:
         return ended
 
     def close(self, linger_ms: int = 0) -> None:
-        """Without `linger_ms` nothing that was sent is read any more when it returns."""
         if self.handover is not None:
             self.handover.close()
-        try:
-            if linger_ms or not self._is_reading:
-                self.socket.disable_monitor()
-            self.socket.close(linger_ms)
-            while not linger_ms and self._is_reading and self.monitor.poll(STOPS_MS):
-                self._is_reading = recv_monitor_message(self.monitor)["event"] != zmq.EVENT_MONITOR_STOPPED
-        finally:  # Whatever a signal's handler raises.
-            self.monitor.close(0)
+        self.socket.disable_monitor()
+        self.socket.close(linger_ms)
+        self.monitor.close(0)
 
 
 # --- The address of a shard's host ------------------------------------------------------------------------------------
@@ -365,18 +352,6 @@ class ClientSockets:
                     if link_socket is None or not link_socket.send(parts):
                         core.disconnected(link.shard, time.monotonic())
                         break
-
-    def end_futures(self) -> None:
-        """Ends the futures of operations that have ended. What has failed is read no more: its connection is closed
-        before, where libzmq may have large parts of it."""
-        core = self.core
-        if core.failed_pushes:
-            core.fail_pulls()
-        while core.to_close:
-            shard = core.to_close.pop()
-            core.disconnected(shard, time.monotonic())
-            self._drop(shard, 0)
-        core.end_futures()
 
     def unread(self) -> bool:
         """Whether a message is there that no descriptor announces any more. Asks every socket that was used."""

@@ -329,8 +329,7 @@ class SlotSteps:
         """Steps that were counted have failed: they may not have been sent. The client takes back what it begins."""
         for name, step in zip(names, steps, strict=True):
             if step < self._counts[name]:
-                while (failed := self._failed.setdefault(name, {})).get(step) is not error:
-                    failed[step] = error  # The client may just have taken out what was empty: then once more.
+                self._failed.setdefault(name, {})[step] = error
 
     def _bring(self, call: str, names: Sequence[str], steps: list[int], arrays: list[Any], send: Send[R]) -> Future[R]:
         """Sends gradients once they are on the host. Where they cannot be copied or do not fit, the steps have failed;

@@ -115,16 +115,18 @@ class Barriers:
 
     def _arrive(self, number: int) -> Future[None]:
         self._number = number
-        kind, gradient = PayloadKind.GRADIENT, np.zeros((), np.float32)
-        pushed = self._store.submit(KeyOperation(self._key, payload_kind=kind, step=number, arrays=[gradient]))
-        if pushed.done() and error_of(pushed) is not None:
-            return pushed  # It has not begun.
-        pulled = self._store.submit(KeyOperation(self._key, version=number + 1, reading=Reading.SETTLED))
-        met = joined([pushed, pulled], nothing)
+        operation = KeyOperation(
+            self._key,
+            payload_kind=PayloadKind.GRADIENT,
+            step=number,
+            arrays=[np.zeros((), np.float32)],
+            version=number + 1,
+            reading=Reading.SETTLED,
+        )
+        met = self._store.submit(operation)
 
-        def ended(_: Future[None]) -> None:
-            if error_of(pushed) is None:
-                self._number = number + 1
+        def ended(_: Future[Any]) -> None:
+            self._number = number + operation.has_arrived
 
         on_end(met, ended)
-        return met
+        return joined([met], nothing)

@@ -443,7 +443,6 @@ class ShardServer:
         self._router.close()
         if self._listener is not None:
             self._listener.close()
-        self._wakeup.close()
         if self._core.job is not None:
             self._core.job.close()
 

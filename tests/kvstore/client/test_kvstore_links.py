@@ -23,7 +23,7 @@ from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.library.waits import Barriers
-from weft_kvstore.settings import COPIED_BYTES, STEPS_AHEAD, LinkSettings
+from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.codec import decode_reply, decode_request, encode
@@ -768,80 +768,3 @@ def test_what_another_server_says_before_a_welcome_breaks_the_connection_and_not
     assert client._waits(waiting).startswith("shard 0 at tcp://shard-0 sent what is no message: header: begins with")
     assert np.all(ended(simulation, pulled) == 0.0)
     assert (link.state, link.trouble) == (LinkState.OPEN, None)
-
-
-def refused_push(shards: int = 1) -> tuple[Simulation, ClientCore, Future[None]]:
-    """A push of two large frames for each shard, as one of them has refused the first: the other has left too."""
-    count = 2 * shards * COPIED_BYTES // 4
-    made = msgspec.structs.replace(described(zero("w", (count,), 2), shards=shards), slice_bytes=COPIED_BYTES)
-    simulation = Simulation(
-        made, LinkSettings(same_host=False, frame_bytes=COPIED_BYTES, credit_bytes=2 * COPIED_BYTES)
-    )
-    store, client = simulation.stores[0], simulation.clients[0]
-    ended(simulation, store.pull("w", 0))
-    pushes = [store.push("w", step, ones(count)) for step in range(STEPS_AHEAD + 1)]
-    simulation.finish(ANY, *pushes)
-    refused = store.push("w", STEPS_AHEAD + 1, ones(count))
-    while "w" not in client.failed:
-        assert simulation.step(ANY)
-    assert list(client.failed["w"]) == [STEPS_AHEAD + 1]
-    assert not refused.done()
-    return simulation, client, refused
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_a_large_push_that_was_refused_ends_once_its_frames_have_arrived_and_its_connection_goes_on(
-    shards: int,
-) -> None:
-    """Then its arrays may be written; and what else is under way need not be sent again."""
-    simulation, client, refused = refused_push(shards)
-    sessions = [link.session for link in client.links]
-    simulation.finish(ANY, refused)
-    assert isinstance(refused.exception(0), StoreRefusedError)
-    assert (client.to_close, [link.session for link in client.links]) == (set(), sessions)
-
-
-@pytest.mark.parametrize("how", ["overdue", "silent", "refused", "closed"])
-def test_it_ends_where_its_shard_does_not_take_the_rest_too_once_the_connection_is_closed(how: str) -> None:
-    simulation, client, refused = refused_push()
-    if how == "closed":
-        client.close("the store was closed")
-    elif how == "refused":
-        client.links[0].refuse(StoreRefusedError("no more"))
-        client.tick_at = simulation.now
-    elif how == "silent":
-        client.links[0].lost = StoreLostError("silent")
-        client.tick_at = simulation.now
-    else:
-        simulation.now = client.tick_at = client.links[0].heard = simulation.now + LinkSettings().request_timeout_s
-    client.tick(simulation.now)
-    assert client.to_close == {0}
-    client.end_futures()
-    assert isinstance(refused.exception(0), StoreRefusedError)
-
-
-def test_where_the_connection_breaks_it_ends_with_the_next_one() -> None:
-    simulation, client, refused = refused_push()
-    client.disconnected(0, simulation.now)
-    simulation.finish(ANY, refused)
-    assert (client.to_close, client.links[0].session) == (set(), 2)
-
-
-def test_a_large_frame_of_which_all_was_refused_and_is_sent_again_is_nobodys() -> None:
-    """Of several calls it was a copy; what fails before its acknowledgement need not wait for it."""
-    count = COPIED_BYTES // 4
-    made = msgspec.structs.replace(described(zero("w", (count,), 2)), slice_bytes=COPIED_BYTES)
-    simulation = Simulation(made, LinkSettings(same_host=False))
-    store, client = simulation.stores[0], simulation.clients[0]
-    ended(simulation, store.pull("w", 0))
-    pushed = store.push("w", 0, ones(count))
-    (operation,) = client.open.values()
-    outbox = client.links[0].outbox
-    client.links[0].flush(simulation.now)
-    assert client.links[0].is_read_by_libzmq(operation)
-    (frame,) = outbox.frames.values()
-    outbox.put(frame.segments.pop(), operation.number)
-    assert not client.links[0].is_read_by_libzmq(operation)
-    client.end(operation, StoreRefusedError("far"))
-    client.end_futures()
-    assert isinstance(pushed.exception(0), StoreRefusedError)

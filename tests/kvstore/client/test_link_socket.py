@@ -65,19 +65,6 @@ def test_no_two_monitors_have_one_name_as_libzmq_forgets_it_after_the_descriptor
         assert len(names) == 20
 
 
-def test_a_close_that_a_signals_handler_breaks_off_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raising(_: object) -> None:
-        raise SystemExit
-
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as shard:
-        link = connected(context, f"tcp://127.0.0.1:{shard.bind_to_random_port('tcp://127.0.0.1')}")
-        link.send([b"hello", bytes(COPIED_BYTES)])
-        monkeypatch.setattr(sockets, "recv_monitor_message", raising)
-        with pytest.raises(SystemExit):
-            link.close()
-        assert (link.socket.closed, link.monitor.closed) == (True, True)
-
-
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINVAL])
 def test_where_a_socket_cannot_be_made_for_now_the_client_tries_again(
     monkeypatch: pytest.MonkeyPatch, number: int

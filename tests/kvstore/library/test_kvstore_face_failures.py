@@ -249,51 +249,6 @@ def test_a_step_that_is_pushed_again_has_failed_no_more_unless_the_call_raises()
     assert (steps.of("w"), steps._failed["w"]) == (4, {})
 
 
-def test_calls_look_for_failed_steps_no_more_once_all_have_been_pushed_again(make: Make) -> None:
-    (store,) = make(describe({"w": zero(2), "v": zero(2)}, rule="sgd", lr=1.0))
-    for key in ("w", "v"):
-        store.push(key, ones(2)).result(WAIT_S)
-        store._steps._note([key], [0], StoreRefusedError("full"))
-    for key, left in (("w", ["v"]), ("v", [])):
-        with pytest.raises(StoreRefusedError, match="step 0 has to be pushed again"):
-            store.push(key, ones(2))
-        store.push(key, ones(2), step=0).result(WAIT_S)
-        assert [*store._store.failed] == left
-    assert store.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
-
-
-class Racing(dict[str, dict[int, StoreError]]):
-    """The failed steps of a client. When a key is to be taken out, as it has none, another thread notes one of it; and
-    a key that has none is taken out after another thread has looked it up."""
-
-    error = StoreRefusedError("meanwhile")
-    was_looked_up = False
-
-    def pop(self, key: str, *default: Any) -> Any:
-        self[key][7] = self.error
-        return super().pop(key, *default)
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        found = super().setdefault(key, default)
-        if not found and not self.was_looked_up:
-            self.was_looked_up = True
-            super().pop(key)
-        return found
-
-
-def test_a_step_that_is_noted_while_its_key_is_taken_out_has_failed() -> None:
-    with KVStore.local(describe({"w": zero(2)}, rule="sgd", lr=1.0)) as store:
-        (client,) = store._store._clients  # type: ignore[attr-defined]
-        racing = client.failed = Racing()
-        store._steps._failed = racing
-        store.push("w", ones(2)).result(WAIT_S)
-        store._steps._note(["w"], [0], racing.error)
-        assert racing == {"w": {0: racing.error}}
-        assert racing.was_looked_up
-        store.push("w", ones(2), step=0).result(WAIT_S)
-        assert racing == {"w": {7: racing.error}}
-
-
 @pytest.mark.parametrize(("error", "failed"), [(StoreError("no room"), [0]), (StoreClosedError("closed"), [])])
 def test_gradients_that_cannot_be_copied_to_the_host_have_failed_as_other_pushes_have(
     monkeypatch: pytest.MonkeyPatch, error: StoreError, failed: list[int]
