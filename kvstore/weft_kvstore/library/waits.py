@@ -6,7 +6,7 @@ import logging
 import time
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import Store, StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreLostError, StoreRefusedError
-from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, hand_on, joined, nothing, on_end, then
+from weft_kvstore.futures import StoreFuture, driver_of, finished, hand_on, joined, nothing, on_end, then
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
 _log = logging.getLogger("weft.store")

@@ -17,7 +17,7 @@ from weft_kvstore.client import sockets
 from weft_kvstore.client.link import COUNTED, LinkState
 from weft_kvstore.client.sockets import LinkSocket
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.settings import COPIED_BYTES, LinkSettings
+from weft_kvstore.settings import LinkSettings
 
 
 def connected(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> LinkSocket:
