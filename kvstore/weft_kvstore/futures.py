@@ -38,7 +38,7 @@ class Driver(Protocol):
         Raises StoreError where the future could never end while this waits."""
 
     def ended(self, future: StoreFuture[Any]) -> None:
-        """It is `waited_for`, or has callbacks, and has ended, on this thread; `call_back` is to be called soon."""
+        """It is `waited_for`, or has callbacks, and has ended, on this thread; its callbacks are to be invoked soon."""
 
 
 class StoreFuture(Future[T]):
@@ -109,10 +109,6 @@ class StoreFuture(Future[T]):
                 woken.get(timeout=timeout_s)
         finally:
             _withdrawn(wake, self._hooks)
-
-    def call_back(self) -> None:
-        """Runs its callbacks, once it has ended."""
-        self._invoke_callbacks()
 
     def hook(self, hook: Callable[[Future[T]], None]) -> None:
         """Calls it when the future ends, or now; see `on_end`."""

@@ -233,7 +233,7 @@ class Callbacks:
                     if (future := self._ended.get(timeout=self._idle_s)) is None:
                         continue
                     try:
-                        future.call_back()
+                        future._invoke_callbacks()
                     except BaseException:  # noqa: BLE001  # What is no Exception, as SystemExit, ends this one alone.
                         _log.exception("a callback of %r failed", future)
             except Empty:

@@ -282,12 +282,13 @@ class KeyOperation(PushPull):
 
     def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
         """Makes the arrays that the caller will own, and the segments that it sends."""
-        plan = self._plan = self.keys.made or self.keys.plan(routing)
+        keys = self.keys
+        plan = self._plan = keys.made = keys.made or key_plan(routing, keys.key_indices)
         count = 1
         if self.is_pull:
             self.asked = plan.asks
             count = 1 if self.names is None else len(self.names)
-            self._arrays = [self.out] if self.out is not None else [self.keys.new_arrays() for _ in range(count)]
+            self._arrays = [self.out or [*map(np.empty, keys.shapes, keys.dtypes)] for _ in range(count)]
             """For each of `names`, or the value: an array for each key."""
             self._received = bytearray(count * plan.total)
             """A byte for each array and slice of the plan, 1 once it has come."""

@@ -16,7 +16,7 @@ from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.compression import SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, store_name, user_key
-from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
+from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing
 
@@ -182,11 +182,6 @@ class KeySet:
     the call does not contribute; `rows` has whether keys are tables, True and False where some are. The plan is `made`
     once, at the first call: two threads that make it at once make the same."""
 
-    __slots__ = (
-        *("dtypes", "given", "has_half", "is_small", "key_indices", "keys", "made", "names", "not_pushed"),
-        *("rows", "shapes", "single"),
-    )
-
     def __init__(
         self,
         keys: Sequence[KeyDescription],
@@ -220,15 +215,6 @@ class KeySet:
                 return None
         return arrays
 
-    def new_arrays(self) -> list[Array]:
-        """An array for each value. Raises MemoryError."""
-        return [*map(np.empty, self.shapes, self.dtypes)]
-
-    def plan(self, routing: Routing) -> KeyPlan:
-        """Finds out where they lie; `routing` is the same in every call."""
-        self.made = key_plan(routing, self.key_indices)
-        return self.made
-
     def __str__(self) -> str:
         if len(self.names) == 1:
             return f"{'rows of ' if self.keys[0].rows else ''}key {self.names[0]!r}"
@@ -243,7 +229,7 @@ class Keys:
 
     def __init__(self, description: StoreDescription, slot: int, *, by_name: bool = False) -> None:
         self.slot = slot
-        self._description = description
+        self.description = description
         self.key_indices: dict[UserKey, int] = {
             key.key if by_name else user_key(key.key): index
             for index, key in enumerate(description.keys)
@@ -282,7 +268,7 @@ class Keys:
     def find(self, key: object, call: str, *, rows: bool | None = None, pushes: bool = False) -> KeyDescription:
         """A key of any kind; a table where `rows`, none where that is False. One that the slot contributes to where it
         `pushes`."""
-        found = self._description.keys[self.index_of(key, call)]
+        found = self.description.keys[self.index_of(key, call)]
         if found.rows and rows is False:
             detail = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
             raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {detail}")
@@ -316,9 +302,9 @@ class Keys:
         indices = [self.index_of(one, call) for one in given]
         if len({*indices}) < len(indices):
             twice = next(index for number, index in enumerate(indices) if index in indices[:number])
-            name = user_key(self._description.keys[twice].key)
+            name = user_key(self.description.keys[twice].key)
             raise StoreRefusedError(f"{self.call(call)}: key {name!r} is named twice")
-        keys = [self._description.keys[index] for index in indices]
+        keys = [self.description.keys[index] for index in indices]
         return KeySet(keys, indices, self.slot, given=given, single=single)
 
     def _keep(self, hashed: object, found: KeySet) -> None:
@@ -342,13 +328,7 @@ class Keys:
 
     def state_of(self, key: KeyDescription) -> tuple[str, ...]:
         """What the rule keeps beside a key, by name, in the order of the store; nothing where no rule updates it."""
-        return tuple(rule_of(self._description, key).state) if key.update is Update.RULE else ()
-
-    def check_sync(self, call: str) -> None:
-        """Raises StoreRefusedError where versions are each slot's own."""
-        mode = self._description.mode
-        if mode is not Mode.SYNC:
-            raise StoreRefusedError(f"{self.call(call)}: in mode {mode.value} each slot has versions of its own")
+        return tuple(rule_of(self.description, key).state) if key.update is Update.RULE else ()
 
     def _what_there_is(self, key: object) -> str:
         names = self.keys

@@ -151,7 +151,7 @@ def uninterrupted(*, waits: bool = False) -> Interrupts | _NoInterrupts:
 LONGEST_SLEEP_S: Final = 60.0
 
 
-class PollWait:
+class PollWait(Wakeup):
     """What one thread at a time sleeps on; any thread may call `wake`.
 
     A thread that is about to sleep calls `prepare`, then checks whether there is work, and clears `is_asleep` if there
@@ -161,14 +161,13 @@ class PollWait:
     """
 
     def __init__(self, sockets: ClientSockets) -> None:
+        super().__init__()
         self.is_asleep = False
         self.over_sockets = False
         self.until = 0.0
         self._sockets = sockets
-        self._wakeup = Wakeup()
-        self._wakeup_fd = self._wakeup.fileno()
         self._alone = select.poll()
-        self._alone.register(self._wakeup_fd, select.POLLIN)
+        self._alone.register(self, select.POLLIN)
         self._poll = self._alone
         self._changes = -1
 
@@ -176,7 +175,7 @@ class PollWait:
         """With `over_sockets` the caller holds `_working`, so that no socket is opened or closed meanwhile."""
         if over_sockets and self._changes != self._sockets.changes:
             self._changes = self._sockets.changes
-            self._poll = self._sockets.watch(self._wakeup_fd)
+            self._poll = self._sockets.watch(self)
         self.until = until
         self.over_sockets = over_sockets
         self.is_asleep = True
@@ -187,15 +186,15 @@ class PollWait:
         poll = self._poll if self.over_sockets else self._alone
         readable = dict(poll.poll(math.ceil(left_s * 1000)))
         self.is_asleep = False
-        if self._wakeup_fd in readable:
-            self._wakeup.clear()
+        if self._fd in readable:
+            self.clear()
         return readable
 
     def wake(self) -> None:
         """Wakes it, if it sleeps."""
         if self.is_asleep:
             self.is_asleep = False
-            self._wakeup.wake()
+            super().wake()
 
 
 # --- Which of a client's threads does its work ------------------------------------------------------------------------

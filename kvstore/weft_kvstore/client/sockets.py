@@ -23,7 +23,7 @@ from weft_kvstore.client.link import ClientLink, LinkState
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreClosedError
-from weft_kvstore.process import EVENTS, MORE, MOVES_BYTES, NOW, READABLE, received_bytes, zeromq_context
+from weft_kvstore.process import EVENTS, MORE, MOVES_BYTES, NOW, READABLE, Wakeup, received_bytes, zeromq_context
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError
@@ -362,7 +362,7 @@ class ClientSockets:
                 found = found or link_socket.is_unread
         return found
 
-    def watch(self, also: int) -> select.poll:
+    def watch(self, also: Wakeup) -> select.poll:
         """Polls the descriptors of all sockets, and `also`."""
         poll = select.poll()
         poll.register(also, select.POLLIN)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import fields
 from typing import Any, Final, Self
 
@@ -145,7 +144,7 @@ class StoreClient(Store):
             captured(Captured(lambda: arrays))
 
         name, encoders = f"capture of residuals at step {step}", self._core.encoders
-        self._on_encoders(name, lambda: encoders.capture(step, encoded))
+        self.submit(LocalOperation(name, lambda: encoders.capture(step, encoded)))
 
     def resume(self, snapshot: Snapshot, timeout_s: float) -> None:
         """Takes over the residuals of a snapshot, whatever slots there were: before anything is pushed. Raises
@@ -160,10 +159,8 @@ class StoreClient(Store):
                         read = reader.read(residual_array(one), key, 0, own.size, own.dtype)
                         residuals[key] = residuals[key] + read if key in residuals else read
         scale = loss_scale_of(snapshot)
-        self._on_encoders("restore of residuals", lambda: encoders.restore(residuals, scale)).result(timeout_s)
-
-    def _on_encoders(self, name: str, work: Callable[[], Any]) -> Future[Any]:
-        return self.submit(LocalOperation(name, work))
+        restored = LocalOperation("restore of residuals", lambda: encoders.restore(residuals, scale))
+        self.submit(restored).result(timeout_s)
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

@@ -19,7 +19,7 @@ from weft_kvstore.client.operation import Check, KeyOperation
 from weft_kvstore.client.plan import Keys, KeySet
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import Store
-from weft_kvstore.description.form import user_key
+from weft_kvstore.description.form import user_key, user_keys
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import StoreFuture, after, driver_of, error_of, joined, nothing, on_end
@@ -266,11 +266,12 @@ class SlotSteps:
         """`failed`: see `ClientCore.failed`."""
         if start < 0:
             raise ValueError(f"step: at least 0, not {start}")
+        described = registry.description
         self._failed = failed
         self._registry = registry
         self._traffic = traffic
         self.start = start
-        self._counts = dict.fromkeys(registry.pushed, start)
+        self._counts = dict.fromkeys([key.key for key in user_keys(described) if registry.slot in key.slots], start)
         """Of each key that the slot pushes, how many steps have begun, by the store's name."""
         self._turn = 0
         """How often steps were counted."""
@@ -280,7 +281,7 @@ class SlotSteps:
         """Steps that were ended in vain, each with the keys that were not pushed in it: they have to be ended again."""
         self._failed_ends: deque[dict[int, list[str]]] = deque()
         """What is not in `_to_end` yet: the thread that ends a future adds it here, as it may not wait for the lock."""
-        self._needs_scale = start > 0 and registry.scales_loss
+        self._needs_scale = start > 0 and described.commit is not None and described.commit.loss_scaling is not None
         """Whether the loss scale is not known of the first step here, which follows from the step before."""
         self._lock = threading.RLock()
         """Held while steps are counted and handed over, which never waits. Reentrant, for calls in a signal's
@@ -289,10 +290,6 @@ class SlotSteps:
     def of(self, name: str) -> int:
         """Steps of a key that were begun, which is the version after them. 0 for a key that the slot does not push."""
         return self._counts.get(name, 0)
-
-    def has_begun(self, name: str) -> bool:
-        """Whether a step of the key was begun here."""
-        return self._counts.get(name, 0) > (self.start if name in self._counts else 0)
 
     def push(self, call: str, names: Sequence[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         """Begins a step of each key. If it raises StoreRefusedError, it has begun none."""

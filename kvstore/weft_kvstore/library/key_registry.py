@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from weft_kvstore.client.plan import Keys, KeySet
+from weft_kvstore.client.plan import Keys
 from weft_kvstore.description.check import rule_of
-from weft_kvstore.description.form import BARRIER_KEY, UserKey, user_keys
+from weft_kvstore.description.form import UserKey
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import HyperTimeline
@@ -25,25 +25,6 @@ class KeyRegistry(Keys):
         super().__init__(description, slot)
         self._hyper = HyperTimeline(description)
 
-    @property
-    def barrier(self) -> KeySet | None:
-        """The store's own key, where it was described with one."""
-        for index, key in enumerate(self._description.keys):
-            if key.key == BARRIER_KEY:
-                return KeySet([key], [index], self.slot, single=True)
-        return None
-
-    @property
-    def pushed(self) -> list[str]:
-        """The store's names of the keys that the slot contributes to."""
-        return [key.key for key in user_keys(self._description) if self.slot in key.slots]
-
-    @property
-    def scales_loss(self) -> bool:
-        """Whether losses are multiplied by a scale, by which shards divide gradients."""
-        commit = self._description.commit
-        return commit is not None and commit.loss_scaling is not None
-
     def changing(self, name: str, value: object, key: object) -> tuple[str | None, float, list[str]]:
         """A change of a number for a key, or with None for all: the store's name of the key, the number, and the keys
         that have it then."""
@@ -59,7 +40,7 @@ class KeyRegistry(Keys):
         """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError
         for a step of which that is forgotten."""
         found = self.find(key, "hyper")
-        at = dict(self._hyper.of(found, rule_of(self._description, found)).at(step))
+        at = dict(self._hyper.of(found, rule_of(self.description, found)).at(step))
         # Looked at last: on another thread something may have been forgotten meanwhile.
         first = self._hyper.known_from(found.key)
         if step < first:

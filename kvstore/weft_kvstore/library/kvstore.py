@@ -22,7 +22,7 @@ from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
 from weft_kvstore.client.operation import KeyOperation, RowOperation
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.store_client import Store, StoreClient
-from weft_kvstore.description.form import UserKey, read_description, user_key
+from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
 from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
@@ -98,8 +98,8 @@ class KVStore:
         if same is None:
             self._registry, self._traffic = KeyRegistry(description, slot), ArrayTraffic()
             self._steps = SlotSteps(store.failed, self._registry, self._traffic, step)
-            key = self._registry.barrier
-            self._barriers = None if key is None else Barriers(store, key)
+            own = [(index, key) for index, key in enumerate(description.keys) if key.key == BARRIER_KEY]
+            self._barriers = Barriers(store, KeySet([own[0][1]], [own[0][0]], slot, single=True)) if own else None
         else:
             self._registry, self._traffic = same._registry, same._traffic
             self._steps, self._barriers = same._steps, same._barriers
@@ -244,7 +244,7 @@ class KVStore:
         if by not in {None, self.slot} or self._steps.start:  # Who takes over finds what was given.
             return finished(None)
         for one, spec, first in zip(keys.given, keys.keys, values, strict=True):
-            if first is None or self._steps.has_begun(spec.key):
+            if first is None or self._steps.of(spec.key):
                 detail = "has to give a value"
                 if first is not None:
                     instead = f"where it has no value yet, set({one!r}, value, version=0) gives it one"
@@ -465,7 +465,7 @@ class KVStore:
             begun = [given.begin(versions, hosts)]
             for (at, array), values in zip(of_state, hosts[count:], strict=True):
                 one, kind = given.tables[at], PayloadKind.RESTORED_STATE
-                kept, rows = one.checked_ids(hosts[2 * at]), one.kept(values)
+                kept, rows = one.checked_ids(hosts[2 * at]), values.astype(one.dtype, copy=False)
                 state = RowOperation(one.keys, payload_kind=kind, step=array, arrays=rows, ids=kept)
                 begun.append(self._store.submit(state))
             return joined(begun, nothing)
@@ -489,7 +489,9 @@ class KVStore:
     def read_consistent(self, key: UserKeys) -> Future[tuple[int, list[Array]]]:
         """(version, values): the values of several keys at one version, the newest available. Sync mode only."""
         call = "read_consistent"
-        self._registry.check_sync(call)
+        if (mode := self.description.mode) is not Mode.SYNC:
+            detail = f"in mode {mode.value} each slot has versions of its own"
+            raise StoreRefusedError(f"{self._registry.call(call)}: {detail}")
         keys = self._registry.key_set(key, call)
         pull = self._whole("pull", keys)
         read = self._traffic.bring(self._registry.call(call), keys.names, [], lambda _: consistent_read(pull))

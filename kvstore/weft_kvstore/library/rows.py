@@ -122,7 +122,7 @@ class TableRows:
             ids = rows = wanted = None
             if self.kind is not None:
                 wanted = ids = table.checked_ids(hosts[2 * at])
-                rows = table.kept(hosts[2 * at + 1])
+                rows = hosts[2 * at + 1].astype(table.dtype, copy=False)
             if self._pulls and (self.kind is None or pulled is not table):
                 given, before_padding = pulled.checked_ids(hosts[at - len(numbers)])
                 wanted = given.copy(), before_padding
@@ -157,7 +157,7 @@ class Table:
     no more than a call may have."""
 
     def __init__(self, keys: KeySet, where: str, ids: Any, out: Any, *, counts: bool) -> None:
-        (self.spec,), (self._dtype,) = keys.keys, keys.dtypes
+        (self.spec,), (self.dtype,) = keys.keys, keys.dtypes
         self.keys, self.where = keys, where
         if type(ids) is not np.ndarray or ids.dtype != np.int64 or not ids.size:
             ids = checked_ids(ids, where)
@@ -172,17 +172,13 @@ class Table:
     def checked_rows(self, rows: Any) -> Any:
         """Rows that are sent. Raises StoreRefusedError."""
         is_plain = type(rows) is np.ndarray and self.spec.half is None and rows.flags.c_contiguous
-        if is_plain and rows.dtype == self._dtype and rows.shape == self.shape:
+        if is_plain and rows.dtype == self.dtype and rows.shape == self.shape:
             return rows
         return checked(rows, user_dtype(self.spec), self.shape, f"{self.where}: rows", "the ids take")
 
     def checked_ids(self, ids: Array) -> Ids:
         """The ids, once they are on the host. Raises StoreRefusedError for an id that the table cannot have."""
         return self._checked or self._check(ids)
-
-    def kept(self, rows: Array) -> Array:
-        """Rows as the shards keep the table."""
-        return rows.astype(self._dtype, copy=False)
 
     def _check(self, ids: Array) -> Ids:
         flat = ids

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compressed_store import KINDS, compressed_store
 from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
-from weft_kvstore.client.plan import ByteRange, KeySet, PlanSegment
+from weft_kvstore.client.plan import ByteRange, KeySet, PlanSegment, key_plan
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.sharding import codec_of, routing_of
 
@@ -35,7 +35,7 @@ class Sender:
 
     @property
     def segments(self) -> list[PlanSegment]:
-        plan = self.keys.plan(self.routing)
+        plan = key_plan(self.routing, self.keys.key_indices)
         return [segment for segments in plan.segments.values() for segment in segments if segment.pushed is not None]
 
     def gradients(self, step: int) -> list[Array]:
@@ -46,14 +46,14 @@ class Sender:
     def encoded(self, step: int, gradients: list[Array]) -> list[EncodedSegment]:
         encoders = self.begun = [*self.encoders.begin(self.keys, step).values()]
         found = []
-        plan = self.keys.plan(self.routing)
+        plan = key_plan(self.routing, self.keys.key_indices)
         for segment in self.segments:
             found.append(EncodedSegment(plan, segment, gradients, encoders, step=step, scale=SCALE))
         return found
 
     def parts(self, segment: PlanSegment) -> list[tuple[ByteRange, int]]:
         """The parts of keys in a segment, each with its bytes."""
-        plan = self.keys.plan(self.routing)
+        plan = key_plan(self.routing, self.keys.key_indices)
         parts = zip(plan.byte_ranges, plan.starts, plan.starts[1:], strict=False)
         return [(part, stop - start) for part, start, stop in parts if segment.bounds[0] <= start < segment.bounds[-1]]
 

@@ -352,9 +352,8 @@ class RefusesOnce:
 def test_a_refused_barrier_is_made_again_with_its_number(make: Make, raises: bool) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd"))
     once = RefusesOnce(store._store, raises=raises)
-    key = store._registry.barrier
-    assert key is not None
-    barriers = Barriers(once, key)  # type: ignore[arg-type]  # it stands in for a store
+    assert store._barriers is not None
+    barriers = Barriers(once, store._barriers._key)  # type: ignore[arg-type]  # it stands in for a store
     barriers.meet().result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="no"):
         barriers.meet().result(WAIT_S)

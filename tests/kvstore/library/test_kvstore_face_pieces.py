@@ -217,7 +217,11 @@ class ManyStore:
         names, found = list(operation.keys.names), None
         if operation.is_pull:
             self.outs.append(operation.out is not None)
-            found = operation.keys.new_arrays() if operation.out is None else operation.out
+            found = (
+                [*map(np.empty, operation.keys.shapes, operation.keys.dtypes)]
+                if operation.out is None
+                else operation.out
+            )
             for key, value in zip(names, found, strict=True):
                 value[:] = len(key) + 10 * operation.version
         else:
