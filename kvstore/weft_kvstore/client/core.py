@@ -183,15 +183,15 @@ class ClientCore:
             return
         self.rows_pushed += operation.rows_pushed
         self.rows_pulled += operation.rows_pulled
-        if not shards:
-            self.end(operation)
-            return
         for shard in shards:
             link = self.links[shard]
             if link.lost is not None:
                 self.end(operation, self._lost_error(link, operation))
                 return
         if self.failed and self._fails_with_push(operation):
+            return
+        if not shards:
+            self.end(operation)
             return
         if operation.sets and len(self._setting) >= SETS_KEPT:
             detail = f"{SETS_KEPT} calls that set values have not ended; wait for some of them"

@@ -114,8 +114,8 @@ class KeyEncoder(SliceCodec):
         """The step after the last for which any slice was encoded."""
         self.begun: list[int] = []
         """Steps whose pushes are under way."""
-        self._arrived: tuple[int, ...] = ()
-        """The last steps that have arrived. Shards have those that are more than STEPS_AHEAD before one."""
+        self._arrived: set[int] = set()
+        """Steps that have arrived, unless more than STEPS_AHEAD before the last of them: shards have all of those."""
         self.failed: dict[int, dict[int, Array]] = {}
         """By step what was encoded in pushes that failed, by slice, until the step was pushed again or shards have
         taken one that they take only after it."""
@@ -167,7 +167,8 @@ class KeyEncoder(SliceCodec):
         if failed:
             self.failed.setdefault(step, {})
             return
-        self._arrived = (*self._arrived[-2 * STEPS_AHEAD :], step)
+        last = max([step, *self._arrived])
+        self._arrived = {one for one in (*self._arrived, step) if one >= last - STEPS_AHEAD}
         if self.failed:
             self.failed = {one: kept for one, kept in self.failed.items() if step - STEPS_AHEAD <= one != step}
 

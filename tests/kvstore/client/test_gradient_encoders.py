@@ -188,6 +188,15 @@ def test_a_step_that_ends_after_a_later_one_does_not_let_that_begin_again() -> N
     encoders.begin(keys, 2)
 
 
+def test_steps_that_end_in_any_order_are_known() -> None:
+    """A push of several keys ends once all of them have arrived."""
+    encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
+    begun = [encoders.begin(keys, step) for step in range(6)]
+    for step in (3, 4, 1, 0, 2, 5):
+        ended(encoders, begun[step], step)
+    assert all(is_known(encoders, keys, step) for step in range(6))
+
+
 def test_a_push_of_several_keys_that_failed_is_begun_again_by_key() -> None:
     encoders, keys, both = encoders_of(STORE), keys_of(STORE, "w"), keys_of(STORE, "small", "v", "w")
     begun = [encoders.begin(both, step) for step in (0, 1)]

@@ -387,6 +387,23 @@ def test_pushes_that_were_refused_or_failed_halfway_send_the_same_bytes_again(na
     assert_same(value.result(0), plain.values)
 
 
+def test_what_has_arrived_does_not_fail_once_it_is_pushed_again_though_nothing_of_it_is_sent() -> None:
+    description = compressed_store(gradients=KINDS["2bit"])
+    simulation = Simulation(description, LinkSettings(request_timeout_s=30))
+    store, client = simulation.stores[0], simulation.clients[0]
+    gradients = {key.key: gradient_of(key, 0, 0) for key in description.keys}
+    simulation.finish(ANY, store.push("w", 0, gradients["w"]))
+    both = store.push(["w", "v"], 0, [gradients["w"], gradients["v"]])
+    client._end_overdue(simulation.now + 31)
+    client.end_futures()
+    assert isinstance(both.exception(0), StoreTimeoutError)
+    assert [*store.failed] == ["w", "v"]
+    again = store.push("w", 0, gradients["w"])
+    simulation.finish(ANY, again)
+    assert again.result(0) is None
+    assert [*store.failed] == ["v"]
+
+
 TOPK = CompressionDescription(Kind.TOP_K, count=2)
 
 
