@@ -12,9 +12,9 @@ import numpy as np
 
 from store_cluster import served
 from weft_kvstore import Key, KVStore, StoreDescription, describe
+from weft_kvstore.client.plan import Keys
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.calls import SlotSteps
-from weft_kvstore.library.key_registry import KeyRegistry
 
 WAIT_S = 60.0
 """Deadline of every future in these tests: far above what any takes, below the test's own."""
@@ -33,7 +33,7 @@ def zero(*shape: int) -> Key:
 
 def steps_of(*names: str, start: int = 0) -> SlotSteps:
     """The steps of slot 0 of a store with these keys; what is pushed and pulled is the test's."""
-    registry = KeyRegistry(describe({name: zero(2) for name in names}, rule="sgd", barrier=False), 0)
+    registry = Keys(describe({name: zero(2) for name in names}, rule="sgd", barrier=False), 0)
     return SlotSteps({}, registry, ArrayTraffic(), start)
 
 

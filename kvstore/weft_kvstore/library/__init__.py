@@ -5,6 +5,5 @@ A call looks its keys up, checks and copies the user's arrays, takes the key's n
 before checks its arrays alone. A push that fails is remembered, and the next push of the key raises.
 
 Read `kvstore` (the public class), `calls` (what a call gives, which steps were begun, failed pushes), `rows` (what one
-of rows gives), `waits` (for shards, barriers), `key_registry` (keys by their users' names, and hyper-parameters) and
-`arrays` (NumPy, PyTorch, CuPy).
+of rows gives), `waits` (for shards, barriers) and `arrays` (NumPy, PyTorch, CuPy).
 """

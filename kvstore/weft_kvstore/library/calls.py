@@ -34,7 +34,6 @@ from weft_kvstore.library.arrays import (
     sum_of,
     user_dtype,
 )
-from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.library.rows import CALLS, TableRows, with_masters
 from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
 from weft_kvstore.store import Pulled, joined_pulls
@@ -259,7 +258,7 @@ class SlotSteps:
     def __init__(
         self,
         failed: dict[str, dict[int, StoreError]],
-        registry: KeyRegistry,
+        registry: Keys,
         traffic: ArrayTraffic,
         start: int,
     ) -> None:

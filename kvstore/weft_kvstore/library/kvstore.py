@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, overload
+from typing import Any, Final, TypeAlias, overload
 from weakref import WeakSet
 
 import msgspec
@@ -20,13 +21,15 @@ from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
 from weft_kvstore.client.operation import KeyOperation, RowOperation
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import Keys, KeySet
 from weft_kvstore.client.store_client import Store, StoreClient
+from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
 from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.futures import finished, joined, nothing
+from weft_kvstore.hyper import HyperTimeline
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     as_given,
@@ -43,7 +46,6 @@ from weft_kvstore.library.calls import (
     consistent_read,
     is_whole,
 )
-from weft_kvstore.library.key_registry import KeyRegistry, UserKeys
 from weft_kvstore.library.rows import MASTER, TableRows
 from weft_kvstore.library.waits import Barriers, await_shards
 from weft_kvstore.local import LocalSlot, LocalStore
@@ -56,7 +58,12 @@ from weft_kvstore.wire.messages import PayloadKind, Reading
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
 """A description, or the path of the file that has it."""
 
+UserKeys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
+
 DEFAULTS = LinkSettings()
+
+CHANGES_KEPT: Final = 1 << 15
+"""Changes of hyper-parameters that are remembered at most. Where there were more, the later half of them is."""
 
 
 class KVStore:
@@ -78,31 +85,19 @@ class KVStore:
     ended runs at once, on the caller's thread.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        description: StoreDescription,
-        slot: int,
-        *,
-        step: int = 0,
-        same: KVStore | None = None,
-    ) -> None:
-        """Over any store that is slot `slot` of this description; `step` is the first to be counted. `same` has the
-        slot too: its steps go on."""
+    def __init__(self, store: Store, description: StoreDescription, slot: int, *, step: int = 0) -> None:
+        """Over any store that is slot `slot` of this description; `step` is the first to be counted."""
         self.description = description
         self.slot = slot
         self._process = OwnProcess()
         self._by_slot: dict[int, KVStore] = {}
         """Of a local store, who has each slot, once `at_slot` was called."""
         self._store = store
-        if same is None:
-            self._registry, self._traffic = KeyRegistry(description, slot), ArrayTraffic()
-            self._steps = SlotSteps(store.failed, self._registry, self._traffic, step)
-            own = [(index, key) for index, key in enumerate(description.keys) if key.key == BARRIER_KEY]
-            self._barriers = Barriers(store, KeySet([own[0][1]], [own[0][0]], slot, single=True)) if own else None
-        else:
-            self._registry, self._traffic = same._registry, same._traffic
-            self._steps, self._barriers = same._steps, same._barriers
+        self._registry, self._traffic = Keys(description, slot), ArrayTraffic()
+        self._hyper = HyperTimeline(description)
+        self._steps = SlotSteps(store.failed, self._registry, self._traffic, step)
+        own = [(index, key) for index, key in enumerate(description.keys) if key.key == BARRIER_KEY]
+        self._barriers = Barriers(store, KeySet([own[0][1]], [own[0][0]], slot, single=True)) if own else None
         self._whole = partial(WholeKeys, self._registry, store)
         self._rows = partial(TableRows, self._registry, store)
         _stores.add(self)
@@ -174,7 +169,9 @@ class KVStore:
         store, first = self._store.at_slot(slot), 0 if step is None else _whole("step", step)
         self._by_slot.setdefault(self.slot, self)
         same = self._by_slot.get(slot) if step is None else None
-        made = KVStore(store, self.description, slot, step=first, same=same)
+        made = KVStore(store, self.description, slot, step=first) if same is None else copy(same)
+        made._store = store
+        _stores.add(made)
         self._by_slot[slot], made._by_slot = made, self._by_slot
         return made
 
@@ -196,10 +193,15 @@ class KVStore:
     def hyper(self, key: UserKey, *, step: int | None = None) -> Mapping[str, float]:
         """The rule's numbers for the key's update of a step, schedules and multipliers included, and what this object
         has changed by `set_hyper`, even if shards refused it; of the next step of this slot where it is left out."""
-        check_number(step, f"{self._registry.where('hyper', key)}: step")
-        return self._registry.hyper(
-            key, self._steps.of(self._registry.find(key, "hyper").key) if step is None else int(step)
-        )
+        where, found = self._registry.where("hyper", key), self._registry.find(key, "hyper")
+        check_number(step, f"{where}: step")
+        step = self._steps.of(found.key) if step is None else int(step)
+        at = dict(self._hyper.of(found, rule_of(self.description, found)).at(step))
+        # Looked at last: on another thread something may have been forgotten meanwhile.
+        first = self._hyper.known_from(found.key)
+        if step < first:
+            raise StoreRefusedError(f"{where}, step {step}: what was changed before step {first} is forgotten")
+        return at
 
     def set_hyper(self, name: str, value: float, *, step: int | None = None, key: UserKey | None = None) -> Future[int]:
         """Changes a hyper-parameter, such as `lr`, from a step on, for all keys or one. The result is the step.
@@ -208,15 +210,23 @@ class KVStore:
         has pushed no key; an earlier one is rejected. Every slot may make the same change, as each worker's scheduler
         does, or one slot for all. Of different values for one step that of the highest slot holds.
         """
-        of, number, keys = self._registry.changing(name, value, key)
+        where, call = self._registry.where, self._registry.call("set_hyper")
         index = None if key is None else self._registry.index_of(key, "set_hyper")
-        check_number(step, f"{self._registry.call('set_hyper')}: step")
+        found = None if index is None else self.description.keys[index]
+        try:
+            scope = self._hyper.scope(found, name)
+            number = scope.checked(self.slot, value)
+        except ValueError as error:
+            raise StoreRefusedError(f"{call if key is None else where('set_hyper', key)}: {error}") from None
+        check_number(step, f"{call}: step")
 
         def send(first: int) -> Future[int]:
-            self._registry.changed(of, first, name, number)
+            of = None if found is None else found.key
+            self._hyper.set(first, self.slot, of or "", name, number)
+            self._hyper.keep(CHANGES_KEPT)
             return self._store.submit(HyperOperation(first, {name: number}, of, index))
 
-        return self._steps.change(keys, step, send)
+        return self._steps.change(scope.names, step, send)
 
     def steps(self, key: UserKey) -> int:
         """The number of steps of this key that this slot has begun, which is the version that its pulls ask for."""
@@ -482,9 +492,15 @@ class KVStore:
             return checked(given[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}")
 
         has_master = spec.half is not None and isinstance(given, Mapping) and MASTER in given
-        rules = {name: one for name, one in given.items() if name != MASTER} if has_master else given
-        names = self._registry.state_names(spec, rules, where)
-        return [array(name) for name in names], array(MASTER) if has_master else None
+        if given is None:
+            return [], None
+        if not isinstance(given, Mapping):
+            raise StoreRefusedError(f"{where}: state: a dictionary of arrays by name, not a {type(given).__name__}")
+        wanted, found = self._registry.state_of(spec), [name for name in given if not has_master or name != MASTER]
+        if set(found) != set(wanted):
+            kept, told = (", ".join(map(str, names)) or "nothing" for names in (wanted, found))
+            raise StoreRefusedError(f"{where}: state: the rule keeps {kept}, not {told}")
+        return [array(name) for name in wanted], array(MASTER) if has_master else None
 
     def read_consistent(self, key: UserKeys) -> Future[tuple[int, list[Array]]]:
         """(version, values): the values of several keys at one version, the newest available. Sync mode only."""

@@ -26,8 +26,7 @@ from weft_kvstore.description.form import Key, describe
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
 from weft_kvstore.hyper import HyperTimeline
-from weft_kvstore.library.key_registry import CHANGES_KEPT, KeyRegistry
-from weft_kvstore.library.kvstore import KVStore
+from weft_kvstore.library.kvstore import CHANGES_KEPT, KVStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -543,31 +542,38 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
     assert [one for one in expected for _ in range(seen.count(one))] == seen
 
 
+def change(store: KVStore, key: str, step: int, lr: float) -> None:
+    """As `set_hyper` notes it; the shards are not told."""
+    store._hyper.set(step, 0, key, "lr", lr)
+    store._hyper.keep(CHANGES_KEPT)
+
+
 def test_changes_of_long_ago_are_forgotten_and_said_to_be() -> None:
-    registry = KeyRegistry(describe({"w": (4,), "b": (4,)}, rule="sgd", lr=0.5), 0)
     last = CHANGES_KEPT + 10
-    for step in range(1, last + 1):
-        registry.changed(None, step, "lr", float(step))
-        registry.changed("b", step, "lr", -float(step))
-        assert registry._hyper.kept <= CHANGES_KEPT
-    assert registry._hyper.kept >= CHANGES_KEPT // 2
-    first = registry._hyper.known_from("w")
-    assert [registry.hyper("w", step)["lr"] for step in (first, first + 1, 1 << 40)] == [first, first + 1, last]
-    assert registry.hyper("b", first)["lr"] == -first
-    with pytest.raises(
-        StoreRefusedError,
-        match=f"hyper of key 'w', step {first - 1}: what was changed before step {first} is forgotten",
-    ):
-        registry.hyper("w", first - 1)
+    with KVStore.local(describe({"w": (4,), "b": (4,)}, rule="sgd", lr=0.5)) as store:
+        for step in range(1, last + 1):
+            change(store, "", step, float(step))
+            change(store, "b", step, -float(step))
+            assert store._hyper.kept <= CHANGES_KEPT
+        assert store._hyper.kept >= CHANGES_KEPT // 2
+        first = store._hyper.known_from("w")
+        found = [store.hyper("w", step=step)["lr"] for step in (first, first + 1, 1 << 40)]
+        assert found == [first, first + 1, last]
+        assert store.hyper("b", step=first)["lr"] == -first
+        with pytest.raises(
+            StoreRefusedError,
+            match=f"hyper of key 'w', step {first - 1}: what was changed before step {first} is forgotten",
+        ):
+            store.hyper("w", step=first - 1)
 
 
 def test_changes_of_one_key_that_are_forgotten_are_none_of_another() -> None:
-    registry = KeyRegistry(describe({"w": (4,), "b": (4,)}, rule="sgd", lr=0.5), 0)
-    for step in range(50, CHANGES_KEPT + 60):
-        registry.changed("b", step, "lr", float(step))
-    assert registry.hyper("w", 9)["lr"] == 0.5
-    with pytest.raises(StoreRefusedError, match="key 'b', step 9: what was changed before step"):
-        registry.hyper("b", 9)
+    with KVStore.local(describe({"w": (4,), "b": (4,)}, rule="sgd", lr=0.5)) as store:
+        for step in range(50, CHANGES_KEPT + 60):
+            change(store, "b", step, float(step))
+        assert store.hyper("w", step=9)["lr"] == 0.5
+        with pytest.raises(StoreRefusedError, match="key 'b', step 9: what was changed before step"):
+            store.hyper("b", step=9)
 
 
 def summed_now(training: Training) -> float:
