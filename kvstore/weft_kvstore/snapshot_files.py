@@ -108,7 +108,7 @@ class TensorFile:
     """Reads a document in a file that can be sought, which the caller closes. Raises TensorFileError, OSError."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        self.file = file
         size = file.seek(0, os.SEEK_END)
         self.tensors: dict[str, Tensor] = {}
         file.seek(0)
@@ -127,9 +127,9 @@ class TensorFile:
         tensor = self.tensors[name]
         shape = tensor.shape if stop is None else (stop - start, *tensor.shape[1:])
         array: Array = np.empty(shape, np.dtype(tensor.dtype))
-        self._file.seek(tensor.start + start * math.prod(tensor.shape[1:]) * array.itemsize)
+        self.file.seek(tensor.start + start * math.prod(tensor.shape[1:]) * array.itemsize)
         wanted = bytes_of(array)
-        count = self._file.readinto(wanted) if wanted.nbytes else 0  # type: ignore[attr-defined]  # BinaryIO lacks it
+        count = self.file.readinto(wanted) if wanted.nbytes else 0  # type: ignore[attr-defined]  # BinaryIO lacks it
         if count != wanted.nbytes:
             raise TensorFileError(f"tensor {name!r}: the document ends in the midst of it")
         return array
@@ -270,7 +270,7 @@ class SnapshotReader:
     def __init__(self, snapshot: Snapshot) -> None:
         self.folder = snapshot.folder
         self._snapshot = snapshot
-        self._files: dict[SnapshotFile, tuple[BinaryIO, TensorFile]] = {}
+        self._files: dict[SnapshotFile, TensorFile] = {}
         self._stored: dict[tuple[str, str], list[_Stored]] = {}
         """A key's array, in the snapshot's own files, in order of its elements."""
         self._row_groups: dict[str, list[tuple[str, _Stored]]] = {}
@@ -281,9 +281,8 @@ class SnapshotReader:
         for file in self._snapshot.files:
             with self._reading(file):
                 system, path = url_to_fs(self._where(file))
-                opened = cast("BinaryIO", system.open(path, "rb"))
-                self._files[file] = opened, TensorFile(opened)
-            for name, tensor in self._files[file][1].tensors.items():
+                self._files[file] = TensorFile(cast("BinaryIO", system.open(path, "rb")))
+            for name, tensor in self._files[file].tensors.items():
                 where, _, key = name.partition(":")
                 array, _, start = where.rpartition("@")
                 stored = _Stored(int(start), int(start) + tensor.shape[0], file, name)
@@ -296,8 +295,8 @@ class SnapshotReader:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for opened, _ in self._files.values():
-            opened.close()
+        for document in self._files.values():
+            document.file.close()
         self._files.clear()
 
     def read(self, array: str, key: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
@@ -334,7 +333,7 @@ class SnapshotReader:
             found: dict[str, Array] = {}
             for name, dtype in dtypes.items() if kind == ROWS else ():
                 one = group._replace(name=f"{name}@{group.start}:{key}")
-                tensor = self._files[group.file][1].tensors.get(one.name)
+                tensor = self._files[group.file].tensors.get(one.name)
                 if tensor is None:
                     raise SnapshotError(f"{self._where(group.file)} has no {one.name!r}")
                 array = self._read(one, group.start, group.start + tensor.shape[0], dtype)
@@ -343,9 +342,9 @@ class SnapshotReader:
 
     def _read(self, stored: _Stored, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
         with self._reading(stored.file):
-            opened, document = self._files[stored.file]
+            document = self._files[stored.file]
             if stored.file not in self._checked:
-                _check(opened, stored.file)
+                _check(document.file, stored.file)
                 self._checked.add(stored.file)
             found = document.tensors[stored.name].dtype
             if np.dtype(found) != dtype:

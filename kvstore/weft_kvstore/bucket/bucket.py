@@ -21,7 +21,7 @@ from weft_kvstore.bucket.sets import check_version
 from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, BucketSteps, PullWait, extremes
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
 from weft_kvstore.compression import PayloadError, SliceCodec
-from weft_kvstore.description.records import Merge, Mode, StoreDescription, first_elements, is_given
+from weft_kvstore.description.records import Merge, StoreDescription, first_elements, is_given
 from weft_kvstore.errors import OpenStoppedError, PushRefusedError
 from weft_kvstore.wire.codec import ProtocolError, PushSegment
 from weft_kvstore.wire.messages import PayloadKind, Reading
@@ -399,7 +399,7 @@ class Bucket(BucketSteps):
             alike = [(first, stop, wait.version)]
         else:
             alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
-        if self.is_set and self.spec.mode is not Mode.STALE:
+        if self.is_set and self.spec.staleness is None:
             version, is_exact = wait.version, wait.reading is Reading.EXACT
             if len(alike) == 1 and alike[0][2] == version:  # As nearly all are.
                 return alike

@@ -16,7 +16,7 @@ from weft_kvstore.arrays import FEW, Array, Range, Ranges, Segment, ranges_where
 from weft_kvstore.bucket.arrays import PendingSegments, Pin
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sets import KnownSets
-from weft_kvstore.description.records import Merge, Mode
+from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.settings import STEPS_AHEAD
@@ -40,24 +40,21 @@ class JobFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSpec:
-    """Of bucket `number`, whether its keys are dense or a table. `piece_elements`: elements that the rule updates at
-    once. `gate`: what holds each step until the slots have agreed on it, where they do."""
+    """Of bucket `number`, whether its keys are dense or a table. `is_sync`: a step applies once all slots are in, not
+    each slot's by itself. `staleness`: by so many steps slots may be apart; None where there is no such bound.
+    `piece_elements`: elements that the rule updates at once. `gate`: what holds each step until the slots have agreed
+    on it, where they do."""
 
     number: int
     slots: tuple[int, ...]
     update: Update
     merge: Merge
-    mode: Mode
-    staleness: int
+    is_sync: bool
+    staleness: int | None
     rule: Rule
     hyper: KeyHyper
     piece_elements: int
     gate: StepGate | None
-    is_sync: bool = field(init=False)
-    """Whether a step applies once all slots are in, not each slot's by itself."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_sync", self.mode is Mode.SYNC)
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -396,9 +393,8 @@ class BucketSteps:
 
     def _bound(self, wait: PullWait) -> int | None:
         """How many steps of every slot must be applied, whoever asks; None where there is no such bound."""
-        spec = self.spec
-        is_bound = spec.mode is Mode.STALE and spec.slots and wait.reading is not Reading.SETTLED
-        return wait.version - spec.staleness if is_bound else None
+        staleness = self.spec.staleness if self.spec.slots and wait.reading is not Reading.SETTLED else None
+        return None if staleness is None else wait.version - staleness
 
     def unset(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
         """Which slices wait until somebody sets a value (stop - first) bool: with their next step, or with a pull."""

@@ -18,7 +18,7 @@ from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.steps import PullWait
 from weft_kvstore.bucket.update import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, BucketSpec
 from weft_kvstore.description.check import rule_of
-from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.hyper import HyperTimeline
 from weft_kvstore.rows.memory import TablePlace
@@ -146,13 +146,14 @@ class JobShard:
         nodes = max(len(graph.get("nodes", ())), PIECE_NODES)
         # Whole blocks, so that cutting changes no bit.
         piece_elements = PIECE_ELEMENTS * PIECE_NODES // nodes // VECTOR_BLOCK * VECTOR_BLOCK
+        staleness = description.staleness if key.staleness is None else key.staleness
         of_both: dict[str, Any] = {
             "number": number,
             "slots": key.slots,
             "update": key.update,
             "merge": description.merge,
-            "mode": description.mode,
-            "staleness": description.staleness if key.staleness is None else key.staleness,
+            "is_sync": description.mode is Mode.SYNC,
+            "staleness": staleness if description.mode is Mode.STALE else None,
             "rule": rule,
             "hyper": self.hyper.of(key, rule, alone=key.rows),
             "gate": self.gate,

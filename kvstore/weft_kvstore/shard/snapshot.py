@@ -81,9 +81,12 @@ class Capture:
         if not shard.tables or not all(table.rows.changes.knows(since) for table in shard.tables.values()):
             since = None
         self._since = since
-        self._views: dict[int, dict[str, PendingSegments]] = {number: {} for number in shard.buckets}
+        self._views = {
+            number: {UPDATES: PendingSegments(np.arange(bucket.count + 1))} for number, bucket in shard.buckets.items()
+        }
         """By bucket and array."""
         self._pins: list[tuple[Pin, int]] = []
+        """What keeps them so, each with how many slices it has."""
         self._tables: dict[int, tuple[RowCapture, Columns]] = {}
         """Rows, and what is known beside them."""
         self._left = 1 + sum(bucket.count for bucket in shard.all_buckets.values())
@@ -96,12 +99,12 @@ class Capture:
                 done(MissedError(f"{where} is at version {bucket.versions[at]} already, or changes"))
                 return
         shard.end_capture = self._drop
-        for number, bucket in shard.all_buckets.items():
-            bucket.reached = partial(self._reached, number)
-        for number, bucket in shard.all_buckets.items():
+        for bucket in shard.all_buckets.values():
+            bucket.reached = partial(self._reached, bucket)
+        for bucket in shard.all_buckets.values():
             for first, stop in ranges_where(bucket.at_version(step)[0]):
-                self._reached(number, step, first, stop)
-        self._guarded(lambda: 1)
+                self._reached(bucket, step, first, stop)
+        self._reached(None, step, 0, 1)
 
     def _drop(self) -> None:
         """Ends it, unless it is complete."""
@@ -109,30 +112,16 @@ class Capture:
             self._end()
             self._release()
 
-    def _reached(self, number: int, version: int, first: int, stop: int) -> None:
-        """Slices of a bucket, or a table, are at a version."""
-        if version == self._step:
-            self._guarded(partial(self._take, number, first, stop))
-
-    def _take(self, number: int, first: int, stop: int) -> int:
-        bucket = self._shard.all_buckets[number]
-        if isinstance(bucket, TableState):
-            bucket.reached = None
-            marks: Columns = {}
-            rows, gone = bucket.rows.capture(self._step, self._since)
-            self._tables[number] = rows, marks  # What fails from here on releases them.
-            gone = bucket.layout.ids_at(bucket.shard, gone).view(np.int64)
-            marks |= bucket.rows.marks() | {GONE: gone, UPDATES: np.array([bucket.updates])}
-        else:
-            self._pins.extend(_captured(bucket, self._views[number], first, stop))
-        return stop - first
-
-    def _guarded(self, take: Callable[[], int]) -> None:
-        """Takes some of what is left, unless the capture is over: how many that were."""
-        if not self._left:
+    def _reached(self, bucket: Bucket | TableState | None, version: int, first: int, stop: int) -> None:
+        """Slices of a bucket, or a table, are at a version; None: all were looked at."""
+        if version != self._step or not self._left:
             return
         try:
-            self._left -= take()
+            if isinstance(bucket, TableState):
+                self._take_rows(bucket)
+            elif bucket is not None:
+                self._pin(bucket, first, stop)
+            self._left -= stop - first
             if not self._left:
                 # No slice holds the step yet, so nobody has agreed on it: its loss scale is that step's.
                 self._end()
@@ -144,6 +133,27 @@ class Capture:
             self._release()
             with suppress(Exception):  # Where no thread starts, say, nobody can be told of it either.
                 self._done(MissedError(f"shard {self._shard.shard} could not capture it: {error!r}"))
+
+    def _take_rows(self, table: TableState) -> None:
+        table.reached = None
+        marks: Columns = {}
+        rows, gone = table.rows.capture(self._step, self._since)
+        self._tables[table.spec.number] = rows, marks  # What fails from here on releases them.
+        gone = table.layout.ids_at(table.shard, gone).view(np.int64)
+        marks |= table.rows.marks() | {GONE: gone, UPDATES: np.array([table.updates])}
+
+    def _pin(self, bucket: Bucket, first: int, stop: int) -> None:
+        """Keeps slices as they are now."""
+        update, views = bucket.update, self._views[bucket.spec.number]
+        for name, values in ((VALUE, update.values), *update.state.items()):
+            cuts = zip(values.sections(first, stop), values.elements(first, stop), strict=True)
+            for (low, high, block, index, _), (_, _, elements) in cuts:
+                views.setdefault(name, PendingSegments(bucket.bounds)).put(Segment(low, high, elements))
+                self._pins.append((Pin(block, index, high - low), high - low))
+        if update.residual is not None:
+            residual = update.residual[bucket.bounds[first] : bucket.bounds[stop]].copy()
+            views.setdefault(RESIDUAL, PendingSegments(bucket.bounds)).put(Segment(first, stop, residual))
+        views[UPDATES].put(Segment(first, stop, update.updates[first:stop].copy()))
 
     def _end(self) -> None:
         self._left = 0
@@ -197,22 +207,6 @@ class Capture:
         self._tables.clear()
         self._views.clear()
         self._pins.clear()
-
-
-def _captured(bucket: Bucket, views: dict[str, PendingSegments], first: int, stop: int) -> Iterator[tuple[Pin, int]]:
-    """Adds slices as they are now to `views`. The pins that keep them so, each with how many slices it has."""
-    update = bucket.update
-    for name, values in ((VALUE, update.values), *update.state.items()):
-        cuts = zip(values.sections(first, stop), values.elements(first, stop), strict=True)
-        for (low, high, block, index, _), (_, _, elements) in cuts:
-            views.setdefault(name, PendingSegments(bucket.bounds)).put(Segment(low, high, elements))
-            yield Pin(block, index, high - low), high - low
-    if update.residual is not None:
-        residual = views.setdefault(RESIDUAL, PendingSegments(bucket.bounds))
-        residual.put(Segment(first, stop, update.residual[bucket.bounds[first] : bucket.bounds[stop]].copy()))
-    if UPDATES not in views:
-        views[UPDATES] = PendingSegments(np.arange(bucket.count + 1))
-    views[UPDATES].put(Segment(first, stop, update.updates[first:stop].copy()))
 
 
 def all_captured(

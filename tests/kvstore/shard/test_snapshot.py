@@ -264,7 +264,7 @@ def test_a_capture_is_complete_though_one_before_it_is_released_meanwhile(tmp_pa
 @pytest.mark.parametrize(
     "failing",
     [
-        "shard.snapshot._captured",
+        "shard.snapshot.Capture._pin",
         "rows.storage.RowStorage.capture",
         "rows.storage.RowStorage.marks",
         "shard.snapshot.Captured",
