@@ -47,7 +47,7 @@ def _bounded(gradient: Array, factor: float, most: float) -> Array:
     """A new array, rounded once: 16-bit floats are computed in float32."""
     wide = computed_in(gradient.dtype)
     with np.errstate(over="ignore"):
-        found: Array = np.multiply(gradient, wide.type(factor), dtype=wide)
+        found = np.asarray(np.multiply(gradient, wide.type(factor), dtype=wide))  # Of a key that is one number, too.
         if most > 0:
             np.clip(found, -most, most, out=found)
         return found.astype(gradient.dtype, copy=False)

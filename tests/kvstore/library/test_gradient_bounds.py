@@ -60,6 +60,15 @@ def test_a_table_may_have_them_for_itself() -> None:
         assert store.pushpull("w", [5, 0.5]).result(WAIT_S).tolist() == [-5, -0.5]
 
 
+@pytest.mark.parametrize("rule", ["lamb", "lars"])
+def test_a_single_number_of_a_rule_for_whole_keys_is_bounded_as_an_array_is(rule: str) -> None:
+    keys = {"number": Key((), initializer=2.0), "array": Key((1,), initializer=2.0)}
+    for bounds in ({"clip_gradient": 1.0}, {"rescale_grad": 0.5}):
+        with faces("local", describe(keys, rule=rule, lr=1.0, **bounds)) as (store,):
+            number, array = store.pushpull(["number", "array"], [5.0, [5.0]]).result(WAIT_S)
+            assert array.tolist() == [number] != [2.0]
+
+
 def test_weight_decay_is_not_bounded_and_a_rule_that_needs_none_has_none() -> None:
     with faces("local", describe({"w": (1,)}, rule="sgd", lr=1.0)) as (store,):
         assert store.hyper("w") == {"lr": 1.0, "weight_decay": 0.0}
