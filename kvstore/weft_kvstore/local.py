@@ -184,7 +184,6 @@ class LocalStore(LocalSlot):
                 client.close(self._reason)
                 client.end_futures()
             self._shard.close(self._reason)
-            self._callbacks.close()
 
     def _round(self) -> None:
         """Carries messages both ways and merges the most urgent slice; sleeps if there was nothing to do."""

@@ -198,8 +198,8 @@ class Wakeup:
 # --- A thread for callbacks, which are the user's ---------------------------------------------------------------------
 
 
-IDLE_S: Final = 0.2
-"""How long the thread waits for further callbacks before it ends. A program that does not close its store ends that
+IDLE_S: Final = 0.05
+"""How long the thread waits for further callbacks before it ends. A program whose last callback has just run ends that
 much later."""
 
 
@@ -212,7 +212,6 @@ class Callbacks:
         self._name = name
         self._ended: SimpleQueue[Any] = SimpleQueue()
         self._running = threading.Lock()
-        self._idle_s = IDLE_S
 
     def add(self, future: Any) -> None:
         """The future has ended. If the process can start no thread, its callbacks run with those of the next one."""
@@ -221,17 +220,11 @@ class Callbacks:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._run, name=self._name, daemon=False).start()
 
-    def close(self) -> None:
-        """From now on the thread ends when there are none."""
-        self._idle_s = 0.0
-        self._ended.put(None)
-
     def _run(self) -> None:
         while not self._ended.empty() and self._running.acquire(blocking=False):
             try:
                 while True:
-                    if (future := self._ended.get(timeout=self._idle_s)) is None:
-                        continue
+                    future = self._ended.get(timeout=IDLE_S)
                     try:
                         future._invoke_callbacks()
                     except BaseException:  # noqa: BLE001  # What is no Exception, as SystemExit, ends this one alone.

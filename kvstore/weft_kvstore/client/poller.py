@@ -53,25 +53,22 @@ class Interrupts:
     """Who has entered it, or is about to; None where nobody has. Once that is over, so is this, though it was not
     left."""
 
-    def __init__(self) -> None:
-        self._own = self._receive
-
     def __enter__(self) -> Interrupts:
         # In this order, as another signal's handler may raise between any two lines.
         self._caller = sys._getframe(1)
         handler = _getsignal(_INTERRUPT)
         if callable(handler):
-            if handler is not self._own:  # Else it was not left: another signal's handler raised there.
+            if handler != self._receive:  # Else it was not left: another signal's handler raised there.
                 self._handler = handler
             Interrupts.are_held = True
-            _setsignal(_INTERRUPT, self._own)
+            _setsignal(_INTERRUPT, self._receive)
         Interrupts.are_held = True
         return self
 
     def __exit__(self, *_: object) -> None:
         Interrupts.are_held = False
         handler = self._handler
-        if handler is not None and _getsignal(_INTERRUPT) is self._own:  # Else the handler has set another meanwhile.
+        if handler is not None and _getsignal(_INTERRUPT) == self._receive:  # Else another was set meanwhile.
             _setsignal(_INTERRUPT, handler)
         self._handler = self._caller = None
         interrupted, self._interrupted = self._interrupted, False
@@ -562,4 +559,3 @@ class Poller:
                         sockets.core.end_futures()
         finally:
             self._refuse_submitted()  # Whose callers came meanwhile.
-            self._callbacks.close()

@@ -367,11 +367,9 @@ class SlotSteps:
             return send(versions, arrays)
 
     def set(self, call: str, names: Sequence[str], version: int, arrays: list[Any], send: Send[None]) -> Future[None]:
-        """Hands over values of a version."""
-        where = self._registry.call(call)
-        check_number(version, f"{where}: version", may_lack=False)
-        with self._lock:
-            return self._traffic.bring(where, names, arrays, partial(send, [int(version)] * len(names)))
+        """Hands over values of a version, as one is pulled."""
+        check_number(version, f"{self._registry.call(call)}: version", may_lack=False)
+        return self.pull(call, names, version, arrays, send)
 
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
         """Ends all steps up to `step` that were not ended before, or whose end has failed: hands each over with the

@@ -60,7 +60,8 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
         taken = detail = next((link.trouble for link in links if link.taken), None)
         if detail is None:
             detail = next((links[shard].trouble for shard in missing if links[shard].trouble), None)
-            detail = detail or f"{_named(description, missing)} did not answer"
+            named = ", ".join(f"{shard} at {description.shards[shard]}" for shard in missing)
+            detail = detail or f"shard{'s' if len(missing) > 1 else ''} {named} did not answer"
             detail = f"{detail}; {HINT}{' --curve-keys FILE' if description.curve_keys else ''}"
         if waited >= wait_s:
             error = StoreLostError if taken is None else StoreRefusedError
@@ -70,11 +71,6 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
                 _log.warning("slot %d waits, up to %g s: %s", slot, wait_s, detail)
             said, say_at = (missing, taken), time.monotonic() + WARN_AFTER_S
         time.sleep(BETWEEN_S)
-
-
-def _named(description: StoreDescription, shards: list[int]) -> str:
-    named = ", ".join(f"{shard} at {description.shards[shard]}" for shard in shards)
-    return f"shard{'s' if len(shards) > 1 else ''} {named}"
 
 
 # --- The barriers of one slot, one after the other: each begins once all slots have met at the one before -------------
