@@ -60,8 +60,12 @@ class Codec(ABC):
         residual."""
 
     @abstractmethod
-    def _decode(self, payload: Array, out: Array) -> str | None:
-        """Writes the elements of a block. Returns what is wrong with its bytes, if anything."""
+    def _decode(self, payload: Array, out: Array) -> None:
+        """Writes the elements of a block."""
+
+    def _wrong(self, payload: Array, count: int) -> str | None:
+        """What is wrong with the bytes of a block of so many elements, if anything."""
+        return None
 
     def encode(
         self,
@@ -103,17 +107,22 @@ class Codec(ABC):
         self._decode(payload, sent)
         np.subtract(total, sent, out=kept, where=where)
 
-    def decode(self, payload: Buffer | Array, bounds: Array) -> Array:
-        """The slices' elements. Raises PayloadError for bytes that no encoder writes."""
+    def check(self, payload: Buffer | Array, bounds: Array) -> None:
+        """Raises PayloadError for bytes that no encoder writes."""
         begins, found = self.begins(bounds), np.frombuffer(payload, np.uint8)
         if found.size != begins[-1]:
             raise PayloadError(f"{self.name}: {found.size} bytes for {len(bounds) - 1} slices, not {begins[-1]}")
-        out = np.empty(int(bounds[-1]), self.dtype)
+        for low, high, begin, end, index in self._blocks(bounds, begins, max(int(bounds[-1]), 1)):
+            if wrong := self._wrong(found[begin:end], high - low):
+                count = bounds[index + 1] - bounds[index]
+                raise PayloadError(f"{self.name}: slice {index} of {count} elements {wrong}", index)
+
+    def decode(self, payload: Buffer | Array, bounds: Array) -> Array:
+        """The slices' elements, of bytes that are checked."""
+        found, out = np.frombuffer(payload, np.uint8), np.empty(int(bounds[-1]), self.dtype)
         with np.errstate(all="ignore"):
-            for low, high, begin, end, index in self._blocks(bounds, begins, max(out.size, 1)):
-                if wrong := self._decode(found[begin:end], out[low:high]):
-                    count = bounds[index + 1] - bounds[index]
-                    raise PayloadError(f"{self.name}: slice {index} of {count} elements {wrong}", index)
+            for low, high, begin, end, _ in self._blocks(bounds, self.begins(bounds), max(out.size, 1)):
+                self._decode(found[begin:end], out[low:high])
         return out
 
     def begins(self, bounds: Array) -> Array:
@@ -236,11 +245,14 @@ class TwoBit(Codec):
         np.copyto(payload, codes[3::4])
         return is_finite
 
-    def _decode(self, payload: Array, out: Array) -> str | None:
-        whole, used = out.size // 4, out.size % self.multiple
+    def _decode(self, payload: Array, out: Array) -> None:
+        whole = out.size // 4
         np.take(self._of_byte, payload[:whole], out=out[: 4 * whole].view(self._four), mode="clip")
         if out.size % 4:
             out[4 * whole :] = self._of_byte[payload[whole : whole + 1]].view(self.dtype)[: out.size % 4]
+
+    def _wrong(self, payload: Array, count: int) -> str | None:
+        used = count % self.multiple
         return "has codes behind its last one" if used and payload[-4:].view(_WORD)[0] >> 2 * used else None
 
 
@@ -294,13 +306,15 @@ class TopK(Codec):
         kept[:] = total
         kept[self._fields(payload, total.size)[0]] = 0  # Few: most of a slice need not be read back.
 
-    def _decode(self, payload: Array, out: Array) -> str | None:
+    def _decode(self, payload: Array, out: Array) -> None:
         indices, values = self._fields(payload, out.size)
-        if indices[-1] >= out.size or not (indices[1:] > indices[:-1]).all():
-            return "has indices that do not ascend within it"
         out.fill(0)
         out[indices] = values
-        return None
+
+    def _wrong(self, payload: Array, count: int) -> str | None:
+        indices, _ = self._fields(payload, count)
+        ascend = indices[-1] < count and (indices[1:] > indices[:-1]).all()
+        return None if ascend else "has indices that do not ascend within it"
 
     def _fields(self, payload: Array, count: int) -> tuple[Array, Array]:
         """A slice's indices and values, as views of its bytes."""
@@ -373,8 +387,12 @@ class SliceCodec:
             residual = self.residual[self.bounds[first] : self.bounds[stop]]
         return self.codec.encode(elements, bounds, residual, scale=scale, out=out)
 
+    def check(self, first: int, stop: int, payload: Buffer) -> None:
+        """Raises PayloadError for bytes of these slices that no encoder writes."""
+        self.codec.check(payload, self._bounds_of(first, stop))
+
     def decode(self, first: int, stop: int, payload: Buffer) -> Array:
-        """New elements of these slices. Raises PayloadError."""
+        """New elements of these slices, of bytes that are checked."""
         return self.codec.decode(payload, self._bounds_of(first, stop))
 
     def _bounds_of(self, first: int, stop: int) -> Array:

@@ -47,7 +47,7 @@ class OwnTables:
         self._keys = {key.key: key for key in keys}
         routing = routing_of(one)
         self._tables: dict[str, TableState] = {
-            key.key: self._shard.table(routing.bucket_of[place]) for place, key in enumerate(keys)
+            key.key: self._shard.tables[routing.bucket_of[place]] for place, key in enumerate(keys)
         }
         self._pulled = self._pushed = 0
 

@@ -84,19 +84,32 @@ class Bucket(BucketSteps):
         detail = f"slices {first} to {first + count - 1} of bucket {self.spec.number}"
         return ProtocolError(f"{named}: {detail}; this shard has 0 to {self.count - 1}")
 
+    def check_segment(self, pushed: PushSegment) -> None:
+        """Raises ProtocolError for a segment of slices that are not here, or with bytes that are none of theirs."""
+        first, count, buffers = pushed.first, pushed.count, pushed.buffers
+        if not 0 < count <= self.count - first:
+            raise self.out_of_range(first, count, "Push.first")
+        codec = self._codec if pushed.payload_kind == PayloadKind.GRADIENT else None
+        begins = self.spec.partition.bounds if codec is None else codec.begins
+        nbytes = buffers[0].nbytes if len(buffers) == 1 else sum(one.nbytes for one in buffers)
+        if begins[first + count] - begins[first] != nbytes:
+            encoded = "" if codec is None else f", encoded as {codec.codec.name}"
+            what = f"{count} slices from {first} of bucket {pushed.bucket}{encoded}"
+            raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {begins[first + count] - begins[first]}")
+        if codec is None:
+            return
+        try:
+            codec.check(first, first + count, pushed.payload)
+        except PayloadError as error:
+            where = f"{self.spec.named(first + error.slice_)}, step {pushed.step}"
+            raise ProtocolError(f"payload: {where}, of a segment from slice {first} on: {error}") from error
+
     def segments_of(self, pushed: PushSegment) -> list[Segment]:
-        """The elements of a segment; their memory is taken over where it is writable. Raises ProtocolError."""
+        """The elements of a segment that is checked; their memory is taken over where it is writable."""
         first, stop = pushed.first, pushed.first + pushed.count
-        if not 0 < pushed.count <= self.count - first:
-            raise self.out_of_range(first, pushed.count, "Push.first")
         if self._codec is not None and pushed.payload_kind == PayloadKind.GRADIENT:
-            return [Segment(first, stop, self._decoded(self._codec, pushed))]
-        bounds, dtype = self.spec.partition.bounds, self.update.values.dtype
-        nbytes = pushed.buffers[0].nbytes if len(pushed.buffers) == 1 else sum(one.nbytes for one in pushed.buffers)
-        if bounds[stop] - bounds[first] != nbytes:
-            what = f"{pushed.count} slices from {first} of bucket {pushed.bucket}"
-            raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {bounds[stop] - bounds[first]}")
-        stops = [stop]
+            return [Segment(first, stop, self._codec.decode(first, stop, pushed.payload))]
+        bounds, dtype, stops = self.spec.partition.bounds, self.update.values.dtype, [stop]
         if len(pushed.buffers) > 1:
             ends = np.cumsum([buffer.nbytes for buffer in pushed.buffers]) + bounds[first]
             stops = np.searchsorted(bounds, ends).tolist()
@@ -108,18 +121,6 @@ class Bucket(BucketSteps):
             found.append(Segment(first, stop, elements if elements.flags.aligned else elements.copy()))
             first = stop
         return found
-
-    def _decoded(self, codec: SliceCodec, pushed: PushSegment) -> Array:
-        """New elements of a segment of gradients that came encoded. Raises ProtocolError."""
-        detail = codec.nbytes(pushed.first, pushed.stop)
-        if detail != pushed.payload.nbytes:
-            what = f"{pushed.count} slices from {pushed.first} of bucket {pushed.bucket}, encoded as {codec.codec.name}"
-            raise ProtocolError(f"Push.nbytes: {pushed.payload.nbytes} for {what}, not {detail}")
-        try:
-            return codec.decode(pushed.first, pushed.stop, pushed.payload)
-        except PayloadError as error:
-            where = f"{self.spec.named(pushed.first + error.slice_)}, step {pushed.step}"
-            raise ProtocolError(f"payload: {where}, of a segment from slice {pushed.first} on: {error}") from error
 
     def _add_early(self, index: int, step: int, first: int, stop: int) -> None:
         """Adds the gradients of some slices that are next in the order of the sum, where that of a slot is new among
@@ -153,8 +154,8 @@ class Bucket(BucketSteps):
 
     def receive_set(self, slot: int, pushed: PushSegment, origin: Hashable) -> list[Range]:
         """Sets or restores slices; `origin` is the call. Returns the ranges for which pulls or a merge may have waited.
-        Raises ProtocolError, and PushRefusedError where nothing was changed."""
-        (segment,) = self.segments_of(pushed if len(pushed.buffers) == 1 else pushed.copied())
+        Raises PushRefusedError where nothing was changed."""
+        (segment,) = self.segments_of(pushed)
         if pushed.payload_kind == PayloadKind.VALUE:
             return self.set(slot, pushed.step, segment, origin)
         return self.restore(slot, pushed.step, pushed.chunks, segment, origin)

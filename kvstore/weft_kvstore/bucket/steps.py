@@ -157,7 +157,7 @@ AnswerSegment: TypeAlias = OutSegment[AnswerEntry, Pin]
 
 
 MOST_RESTORED: Final = 1 << 60
-"""Steps that a store may begin with: what is counted from there stays within 64 bits."""
+"""Steps, and updates, that a store may begin with: what is counted from there stays within 64 bits."""
 
 
 class BucketSteps:
@@ -309,8 +309,8 @@ class BucketSteps:
         detail = ""
         if self.spec.gate is not None:
             detail = "a store with commit cannot be restored: its steps begin at 0"
-        elif version >= MOST_RESTORED:
-            detail = "a store is restored at a step below 2^60"
+        elif max(version, self.spec.updates_at(version)) >= MOST_RESTORED:
+            detail = "a store is restored at a step below 2^60, and with fewer updates of all slots together"
         elif not self.is_untouched(first, stop):
             detail = "it cannot be restored: a step of it has begun; restore before anybody pushes"
         if detail:

@@ -387,9 +387,10 @@ class KeyOperation(PushPull):
                 f"Values.nbytes: {payload.nbytes}, {_slices(received)}, encoded, have {expected} in {self}"
             )
         try:
-            return bytes_of(segment.pulled.decode(begin, end, payload))
+            segment.pulled.check(begin, end, payload)
         except PayloadError as error:
             raise ProtocolError(f"payload: {_slices(received)} in {self}: {error}") from error
+        return bytes_of(segment.pulled.decode(begin, end, payload))
 
     def result(self) -> Any:
         if self._encoders is not None:

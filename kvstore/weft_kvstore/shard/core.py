@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from weft_kvstore.arrays import Buffer
+from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.steps import JobFailedError, PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
@@ -22,6 +24,7 @@ from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_P
 from weft_kvstore.tables import RequestedRows
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, buffers_at, decode_request, push_segments
 from weft_kvstore.wire.messages import (
+    MAX_ENTRIES,
     NO_REQUEST,
     Acknowledge,
     Barrier,
@@ -49,6 +52,9 @@ from weft_kvstore.wire.messages import (
 )
 
 _log = logging.getLogger("weft.shard")
+
+OpenedPull: TypeAlias = tuple[PullWait, list[tuple[Bucket, int, int]]]
+"""A pull, and the slices that it asks for, by buckets: from the first to before the second."""
 
 
 class ShardCore:
@@ -139,7 +145,7 @@ class ShardCore:
     def _handle(self, peer: Peer, message: Request, now: float) -> None:
         match message:
             case Pull():
-                self._pull(peer, message)
+                self._answer(self._opened(peer, message), peer.shard)
             case Barrier() | Measure() | Commit() | Hyper():
                 try:
                     self._declare(peer, message, now)
@@ -173,16 +179,18 @@ class ShardCore:
     # --- Frames of gradients, values and ids
 
     def _push(self, peer: Peer, push: Push, payload: memoryview, now: float) -> None:
-        """Takes in a frame, segment by segment: each is refused for itself. Raises ProtocolError for what nobody may
-        say."""
+        """Takes in a frame, segment by segment: what contradicts what is there is refused for itself. Raises
+        ProtocolError for what nobody may say, of any segment before anything of the first is taken in."""
         peer.arrived(push.acknowledge, now)
-        pull = push.pull
-        if pull is not None and any(map(chunks_in, push.segments)):  # Its ids may be in this frame.
-            self._pull(peer, pull)
-            pull = None
+        opened = () if push.pull is None else self._opened(peer, push.pull)  # Its ids may be in this frame.
         self.counts["received_frames"] += 1
         shard, work = peer.shard, self.work
         segments = self._shared_segments(peer, push) if push.at else push_segments(push, [payload])
+        for segment in segments:
+            shard.check(segment)
+        if opened and any(map(chunks_in, push.segments)):
+            self._answer(opened, shard)
+            opened = ()
         newest = -1
         for number, segment in enumerate(segments):
             try:
@@ -192,10 +200,8 @@ class ShardCore:
                     newest = segment.step
                 elif kind == PayloadKind.IDS:
                     self._rows(peer, segment)
-                elif kind in {PayloadKind.VALUE, PayloadKind.RESTORED, PayloadKind.RESTORED_STATE}:
-                    work.set(shard, peer.slot, segment, (peer.hello.process, segment.request))
                 else:
-                    raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")
+                    work.set(shard, peer.slot, segment, (peer.hello.process, segment.request))
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
         peer.acknowledge.append(push.frame)
@@ -204,8 +210,8 @@ class ShardCore:
             self.links.update_in_place(peer, push.frame)
         if newest >= 0:
             self.arrived(peer.slot, newest, now)
-        if pull is not None:  # Last: what has been merged by now is answered at once.
-            self._pull(peer, pull)
+        if opened:  # Last: what has been merged by now is answered at once.
+            self._answer(opened, shard)
 
     def _shared_segments(self, peer: Peer, push: Push) -> list[PushSegment]:
         """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Segments
@@ -245,10 +251,11 @@ class ShardCore:
 
     # --- Pulls, which the merger answers
 
-    def _pull(self, peer: Peer, pull: Pull) -> None:
-        """Opens the pulls of a message, one for each request, and answers them as far as it can be now. Raises
-        ProtocolError."""
-        shard, buckets = peer.shard, peer.shard.buckets
+    def _opened(self, peer: Peer, pull: Pull) -> list[OpenedPull]:
+        """Opens the pulls of a message, one for each request. Raises ProtocolError."""
+        shard, buckets, opened = peer.shard, peer.shard.buckets, list[OpenedPull]()
+        if (count := sum([len(ranges) for *_, ranges in pull.asks])) > MAX_ENTRIES:
+            raise ProtocolError(f"Pull.asks: {count} ranges, more than {MAX_ENTRIES}")
         for request, version, state, reading, compressed, ranges in pull.asks:
             if request in peer.unrepeated:  # What of it the last connection did not bring comes without a word.
                 peer.unrepeated.remove(request)
@@ -272,22 +279,32 @@ class ShardCore:
                 detail = f"{MAX_OPEN_PULLS} ranges of slices are asked for already; wait for some of them"
                 self.links.fail(peer, wait.request, FailureCode.REFUSED, detail)
                 continue
+            asked: list[tuple[Bucket, int, int]] = []
             for number, first, count, chunks in ranges:
                 bucket = buckets.get(number)
                 if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
-                    continue
-                found = [] if wait.unanswered else bucket.answerable(wait, first, first + count)
-                if not found or found[0][:2] != (first, first + count):
-                    wait.want(number, first, first + count)  # Nor are the others, most probably.
+                else:
+                    asked.append((bucket, first, first + count))
+            if asked:
+                opened.append((wait, asked))
+        return opened
+
+    def _answer(self, opened: Sequence[OpenedPull], shard: JobShard) -> None:
+        """Answers pulls as far as it can be now."""
+        for wait, asked in opened:
+            for bucket, first, stop in asked:
+                found = [] if wait.unanswered else bucket.answerable(wait, first, stop)
+                if not found or found[0][:2] != (first, stop):
+                    wait.want(bucket.spec.number, first, stop)  # Nor are the others, most probably.
                     continue
                 self.work.answer_range(wait, bucket, *found[0])
                 if wait.dropped:  # It has asked for too much.
                     break
             if wait.unanswered:
                 self.work.ask(wait, shard)
-            elif wait.rows is None:
-                peer.forget(wait)
+            else:
+                wait.peer.forget(wait)
 
     # --- Whole steps: barriers, what they amount to, and commits
 
@@ -297,7 +314,8 @@ class ShardCore:
         match message:
             case Barrier():  # It has nothing for some keys.
                 self.work.push_nothing(shard, peer.slot, message.step, message.nothing)
-                self.arrived(peer.slot, message.step, now)
+                if message.nothing:  # Else the step is not known to be one that the slot can be at.
+                    self.arrived(peer.slot, message.step, now)
             case Measure():  # Its step is whole, and it asks what the step amounts to.
                 if message.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
                     detail = f"{message.request} is open already, or {MAX_OPEN_MEASURES} are"
@@ -308,6 +326,8 @@ class ShardCore:
                 self._answer_measures(gate, message.step)
                 return
             case Commit():  # It says what all shards measured.
+                if not message.norm >= 0.0 and (message.finite or message.norm < 0.0):
+                    raise ProtocolError(f"Commit.norm: {message.norm} is none, finite {message.finite}")
                 if shard.step_gate("Commit").commit(message.step, norm=message.norm, finite=message.finite):
                     self.work.merge_committed(shard)
             case Hyper():  # It changes hyper-parameters. What a client repeats is behind later changes.

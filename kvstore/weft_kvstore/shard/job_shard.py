@@ -33,6 +33,9 @@ MAX_CHANGES: Final = 1 << 16
 """Changes of hyper-parameters that are kept for each slot: for steps to come, and for keys that are behind others.
 Beyond that the earliest are forgotten, of steps that some key has applied; a key may be pushed no more."""
 
+OF_ROWS: Final = (PayloadKind.IDS, PayloadKind.RESTORED_STATE)
+"""What is pushed of tables alone."""
+
 FORGET_EVERY: Final = 16
 """After so many changes it is looked at which ones no step asks for any more: that takes a look at every bucket."""
 
@@ -124,18 +127,20 @@ class JobShard:
         """Parts that were set for versions that are still to come; may be asked on any thread."""
         return sum(one.sets_waiting for one in list(self.all_buckets.values()))
 
-    def bucket(self, number: int) -> Bucket:
-        """A bucket of dense keys. Raises ProtocolError, as the others do, where it is none that is here."""
-        found = self.buckets.get(number)
-        if found is None:
-            raise ProtocolError(f"bucket: {number} has no slice on shard {self.shard}")
-        return found
-
-    def table(self, number: int) -> TableState:
-        found = self.tables.get(number)
-        if found is None:
+    def check(self, pushed: PushSegment) -> None:
+        """Raises ProtocolError for a segment that nobody may send. It looks at nothing that changes: so all segments of
+        a message are checked before anything of it happens, and who takes one in has to look for contradictions
+        alone."""
+        number, kind = pushed.bucket, pushed.payload_kind
+        bucket, table = self.buckets.get(number), self.tables.get(number)
+        if table is not None:
+            table.reader.check(pushed)
+        elif bucket is None:
+            raise ProtocolError(f"bucket: {number} has nothing on shard {self.shard}")
+        elif kind in OF_ROWS or (pushed.chunks and kind != PayloadKind.RESTORED):
             raise ProtocolError(f"bucket: {number} has no rows on shard {self.shard}")
-        return found
+        else:
+            bucket.check_segment(pushed)
 
     def _spec_of(self, number: int) -> BucketSpec | TableSpec:
         """How a bucket is updated: all of its keys as the first of them is."""
@@ -189,18 +194,18 @@ class JobShard:
         except OSError as error:
             raise StoreError(f"key {key.key!r}: there is no place for its rows: {error}") from error
 
-    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> None:
+    def ask(self, wait: PullWait, number: int, first: int, count: int, chunks: int) -> None:
         """Takes in a pull of a table, which waits for `chunks` chunks of ids first, or with 0 for the gradients of the
         same request. Raises ProtocolError for slices that are not here, and for what else nobody can ask for."""
-        table = self.tables.get(bucket)
-        if table is None and chunks:
-            raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
+        bucket, table = self.buckets.get(number), self.tables.get(number)
+        if bucket is not None and not chunks:
+            raise bucket.out_of_range(first, count, "Pull.first")
         if table is None:
-            raise self.bucket(bucket).out_of_range(first, count, "Pull.first")
+            raise ProtocolError(f"Pull.bucket: {number} has no rows on shard {self.shard}")
         if chunks:
             table.reader.check_chunks(chunks, table.layout.ids_up)
         if wait.entries > 1:
-            raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
+            raise ProtocolError(f"Pull.bucket: {number} is a table, and is asked for together with others")
         wait.rows = RequestedRows(table, chunks)
 
     def contributed(self, keys: Iterable[int]) -> dict[int, Ranges]:

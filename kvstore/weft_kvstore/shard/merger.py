@@ -10,11 +10,12 @@ from weft_kvstore.arrays import FEW, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import JobFailedError, PullWait
 from weft_kvstore.bucket.update import PIECE_BYTES
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.tables import TableState
-from weft_kvstore.wire.codec import ProtocolError, PushSegment
+from weft_kvstore.wire.codec import PushSegment
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
 # --- Merging and answering, the most urgent first and piece by piece --------------------------------------------------
@@ -62,20 +63,19 @@ class Merger:
         """Whether enough was worked on to fill a frame."""
         return self.batch_count >= BATCH_UNITS or self.batch_bytes >= BATCH_BYTES
 
-    # --- What comes. All raise ProtocolError for what the shard does not have, and PushRefusedError where it
-    # contradicts what is there; what is refused changes nothing.
+    # --- What comes, and is checked. All raise PushRefusedError where it contradicts what is there; what is refused
+    # changes nothing.
 
     def push(self, shard: JobShard, slot: int, pushed: PushSegment) -> None:
         """Takes in a segment of gradients, and merges them; the payload's memory is taken over."""
-        bucket = shard.buckets.get(pushed.bucket) or shard.bucket(pushed.bucket)
+        bucket = shard.buckets[pushed.bucket]
         for first, stop in bucket.push(slot, pushed.step, bucket.segments_of(pushed)):
             self.merge(bucket, first, stop)
 
     def rows(self, shard: JobShard, slot: int, pushed: PushSegment, wait: PullWait | None) -> None:
         """Takes in a segment of chunks, of a push of rows or of the ids of a pull; `wait` is the pull of these rows,
         which can be answered once it has all of them."""
-        table = shard.tables.get(pushed.bucket) or shard.table(pushed.bucket)
-        is_push = pushed.payload_kind == PayloadKind.GRADIENT
+        table, is_push = shard.tables[pushed.bucket], pushed.payload_kind == PayloadKind.GRADIENT
         rows: Any = None if wait is None else wait.rows
         if wait is not None and (
             rows is None
@@ -84,19 +84,23 @@ class Merger:
             or pushed.chunks != (rows.chunks or pushed.chunks)
         ):
             detail = f"{wait.request} does not ask for {pushed.chunks} chunks of bucket {pushed.bucket}"
-            raise ProtocolError(f"Push.request: {detail}")
-        if is_push:
-            ids, values = table.reader.rows(pushed)
-            is_due = table.push_rows(slot, pushed.step, ids, values, pushed)
-        else:
-            ids, is_due = table.reader.ids(pushed), False
-        if wait is not None and rows.add(pushed, table.layout.rows_up if is_push else table.layout.ids_up, ids):
-            wait.want(pushed.bucket, 0, 1)
-            if is_due:  # It is looked at behind the merge.
-                table.add_pull(wait)
-            else:
-                self.ask(wait, shard)
-        if is_due:
+            raise PushRefusedError(f"Push.request: {detail}")
+        layout, reader = table.layout, table.reader
+        ids, values = reader.rows(pushed) if is_push else (reader.ids(pushed), None)
+        is_due = values is not None and table.push_rows(slot, pushed.step, ids, values, pushed)
+        if wait is not None:
+            try:
+                has_all = rows.add(pushed, layout.rows_up if is_push else layout.ids_up, ids)
+            except PushRefusedError as error:
+                self._links.fail(wait.peer, wait.request, FailureCode.REFUSED, str(error))
+                has_all = False
+            if has_all:
+                wait.want(pushed.bucket, 0, 1)
+                if is_due:  # It is looked at behind the merge.
+                    table.add_pull(wait)
+                else:
+                    self.ask(wait, shard)
+        if values is not None and is_due:
             self.merge(table, nbytes=values.nbytes)
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
@@ -113,9 +117,7 @@ class Merger:
     def set(self, shard: JobShard, slot: int, pushed: PushSegment, origin: Hashable) -> None:
         """Sets or restores a segment, of slices or of a table's chunks, in order with what is pushed. `origin` tells
         the segments of one set from those of another, so that each counts once."""
-        kind, number = pushed.payload_kind, pushed.bucket
-        of_rows = kind == PayloadKind.RESTORED_STATE or (kind == PayloadKind.VALUE and pushed.chunks)
-        bucket = shard.table(number) if of_rows or number in shard.tables else shard.bucket(number)
+        bucket = shard.all_buckets[pushed.bucket]
         for first, stop in bucket.receive_set(slot, pushed, origin):
             self._answer_range(bucket, first, stop)
             self.merge(bucket, first, stop)

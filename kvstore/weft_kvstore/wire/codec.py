@@ -246,8 +246,8 @@ class RowSource:
 
 
 class RowReader:
-    """Reads the chunks of a table's rows, or of ids of them, that come to a shard. `key` is the table's name. All raise
-    ProtocolError, naming the field."""
+    """Reads the chunks of a table's rows, or of ids of them, that come to a shard, and are checked before they are
+    read. `key` is the table's name."""
 
     __slots__ = ("_key", "_layout", "_most_chunks", "_shard")
 
@@ -260,9 +260,9 @@ class RowReader:
     def rows(self, segment: PushSegment) -> tuple[Array, Array]:
         """The rows of a segment of a push: their indices on the shard, a new array that ascends, and values, which may
         be written: they are copied where the payload is no place for that."""
-        layout = self._layout
-        payload, indices = self._read(segment, layout.rows_up, ID_BYTES + layout.row_bytes)
-        count = len(indices)
+        layout, payload = self._layout, segment.payload
+        count = payload.nbytes // (ID_BYTES + layout.row_bytes)
+        indices = layout.indices_of(np.frombuffer(payload, layout.id_dtype, count))
         values: Array = np.frombuffer(payload, layout.dtype, count * layout.width, count * ID_BYTES)
         flags = values.flags
         if not (flags.writeable and flags.aligned):
@@ -271,18 +271,22 @@ class RowReader:
 
     def ids(self, segment: PushSegment) -> Array:
         """The ids of a segment of a pull, as indices on the shard: a new array that ascends."""
-        return self._read(segment, self._layout.ids_up, ID_BYTES)[1]
+        return self._layout.indices_of(np.frombuffer(segment.payload, self._layout.id_dtype))
 
     def check_chunks(self, chunks: int, chunk_rows: int) -> None:
-        """There are not more chunks than distinct rows can fill."""
+        """Raises ProtocolError for more chunks than distinct rows can fill."""
         most = self._most_chunks[chunk_rows]
         if not 1 <= chunks <= most:
             rows = self._layout.rows_on(self._shard)
             raise ProtocolError(f"chunks: {chunks} of key {self._key!r}; its {rows} rows here take {most}")
 
-    def _read(self, segment: PushSegment, chunk_rows: int, row: int) -> tuple[memoryview, Array]:
-        """The payload of a segment of chunks of so many rows, of `row` bytes each, and the indices of their ids."""
+    def check(self, segment: PushSegment) -> None:
+        """Raises ProtocolError, naming the field, for chunks that there are not, that have another length, or whose ids
+        are none of rows here, in ascending order."""
         payload, layout, key = segment.payload, self._layout, self._key
+        chunk_rows, row = layout.rows_up, ID_BYTES + layout.row_bytes
+        if segment.payload_kind == PayloadKind.IDS:
+            chunk_rows, row = layout.ids_up, ID_BYTES
         chunks, count, stop, full = segment.chunks, segment.count, segment.first + segment.count, chunk_rows * row
         self.check_chunks(chunks, chunk_rows)
         if stop > chunks:
@@ -294,11 +298,10 @@ class RowReader:
             raise ProtocolError(f"Push.nbytes: {payload.nbytes} for {detail}")
         ids: Array = np.frombuffer(payload, layout.id_dtype, payload.nbytes // row)
         if not ids.size:
-            return payload, ids
+            return
         if not np.logical_and.reduce(ids[1:] > ids[:-1]):
             raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
         if layout.growth is None and not 0 <= ids[0] <= ids[-1] < layout.rows:
             raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {layout.rows}")
         if layout.shards > 1 and not np.logical_and.reduce(layout.shards_of(ids) == self._shard):
             raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {self._shard} of {layout.shards}")
-        return payload, layout.indices_of(ids)

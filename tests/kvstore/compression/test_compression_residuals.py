@@ -166,4 +166,4 @@ def test_a_threshold_is_compared_in_the_keys_dtype() -> None:
 def test_codes_behind_the_last_element_are_refused(code: int, place: int) -> None:
     payload = (0).to_bytes(4, "little") * 2 + (code << 2 * place).to_bytes(4, "little")
     with pytest.raises(PayloadError, match=r"^2bit: slice 1 of 5 elements has codes behind its last one$"):
-        TwoBit(F32, 1.0).decode(payload, np.array([0, 32, 37]))
+        TwoBit(F32, 1.0).check(payload, np.array([0, 32, 37]))

@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from store_cluster import key_of, store_of, table_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.arrays import BucketValues
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import JobFailedError, PullWait
-from weft_kvstore.description.records import Mode
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables import TableState
-from weft_kvstore.wire.codec import ProtocolError, PushSegment
+from weft_kvstore.wire.codec import PushSegment
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
 DESCRIPTION = store_of([key_of("w", [8], 2)], slots=2, shards=1)
@@ -79,19 +77,6 @@ def test_a_rule_that_fails_ends_its_job_by_its_name(error: Exception, whole: boo
         ends.push_all()
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 2), (1, 1), (2**62, 1)])
-def test_a_value_of_slices_that_are_not_here_is_refused_also_where_a_push_of_others_waits(
-    first: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.merger.AT_ONCE_BYTES", -1)
-    shard = JobShard(msgspec.structs.replace(DESCRIPTION, mode=Mode.ASYNC), 0)
-    merger = Merger(None, priorities=True)  # type: ignore[arg-type]  # it has no links
-    merger.push(shard, 0, PushSegment(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 0, [memoryview(bytes(32))]))
-    value = PushSegment(PayloadKind.VALUE, 1, 0, 1, first, count, 0, [memoryview(bytes(32))])
-    with pytest.raises(ProtocolError, match=r"Push.first: slices .*; this shard has 0 to 0"):
-        merger.set(shard, 0, value, "call")
-
-
 def test_a_fault_of_the_store_is_not_told_as_the_rules() -> None:
     ends = Ends(raising(TypeError("a fault")))
     with pytest.raises(TypeError, match=r"^a fault$"):
@@ -126,15 +111,6 @@ def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyP
     assert "being merged" in ends.shard.waits_for(wait)[0]
 
 
-def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
-    ends = Ends(lambda *_: None)
-    segment = PushSegment(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
-    with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        ends.rows(ends.shard, 0, segment, None)
-    with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        ends.set(ends.shard, 0, replace(segment, payload_kind=PayloadKind.VALUE), "origin")
-
-
 class Readers(Ends):
     """Two pulls of a table's rows, which take long, and come again as soon as they are answered; and a slot that pushes
     the next step as soon as the last one is merged."""
@@ -142,7 +118,7 @@ class Readers(Ends):
     def __init__(self) -> None:
         super().__init__(lambda *_: None)
         self.shard = JobShard(store_of([table_of("t", (8, 2), 1)], slots=1, shards=1), 0)
-        self.table, self.version = self.shard.table(0), 0
+        self.table, self.version = self.shard.tables[0], 0
         self.table.reached = lambda *_: self.push_next()
         for number in (0, 1):
             self.ask_again(number)

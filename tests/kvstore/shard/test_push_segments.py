@@ -18,7 +18,7 @@ NBYTES = IDS.nbytes + VALUES.nbytes
 
 def table() -> TableState:
     made = JobShard(store_of([table_of("t", (64, 2), 1)], slots=1, shards=1, slice_bytes=1 << 10), 0)
-    found = made.table(0)
+    found = made.tables[0]
     assert isinstance(found, TableState)
     return found
 

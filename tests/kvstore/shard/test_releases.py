@@ -201,21 +201,6 @@ def test_thousands_of_receipts_leave_in_messages_that_a_client_takes(shard: Shar
     assert not shard.heard(0)
 
 
-def test_what_came_before_the_malformed_part_of_a_frame_is_copied_before_the_client_may_write() -> None:
-    shard = Shard()
-    for slot in (0, 1):
-        shard.hello(slot, 1, process=slot)
-    good = (PayloadKind.GRADIENT, 0, 0, 0, 0, 0, 1, NBYTES)
-    no_bucket = (PayloadKind.GRADIENT, 0, 99, 0, 0, 0, 1, 4)
-    (refused,) = shard.say(0, Push(1, [good, no_bucket], at=[(0, NBYTES), (0, 4)]))
-    assert isinstance(refused, Refused)
-    assert not shard.core.links.in_place
-    shard.memories[0][...] = 1000
-    shard.push(1)
-    shard.heard(0)
-    assert shard.values == [-1.0]
-
-
 @pytest.mark.parametrize("what", ["push", "hello", "bye", "malformed"])
 def test_what_cannot_be_taken_in_for_lack_of_memory_fails_the_job(what: str, caplog: pytest.LogCaptureFixture) -> None:
     """It would go on with a sum that lacks it, or has what the client writes later."""

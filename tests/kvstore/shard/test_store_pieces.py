@@ -284,7 +284,7 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     values = np.ones((4, 4), np.float32)
     payload = np.concatenate([first, second]).astype(np.int64).tobytes() + 2 * values.tobytes()
     if payload_kind:
-        held = shard.job.table(0)
+        held = shard.job.tables[0]
         shard.say(push_of(0, [len(payload)], payload_kind=1, step=99, count=2, chunks=2, request=5), payload)
         assert held.sets_waiting == 0
         assert not held.known_sets._slices
@@ -292,7 +292,7 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
         assert "ids: rows of key 't' that do not ascend" in str(shard.heard)
-        assert not shard.job.table(0).incomplete
+        assert not shard.job.tables[0].incomplete
 
 
 def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -> None:

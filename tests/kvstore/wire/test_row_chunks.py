@@ -220,4 +220,4 @@ def test_ids_that_cannot_be_are_refused(ids: list[int], growth: GrowthDescriptio
     chunks = chunks_of(len(ids), 2)
     segment = PushSegment(PayloadKind.GRADIENT, 1, 0, 0, 0, chunks, chunks, [packed(rows, cut)])
     with pytest.raises(ProtocolError, match=told):
-        RowReader(cut, 0, "t").rows(segment)
+        RowReader(cut, 0, "t").check(segment)
