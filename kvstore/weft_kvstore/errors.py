@@ -32,7 +32,7 @@ class StoreRefusedError(StoreError):
 
 
 class PushedTwiceError(StoreRefusedError):
-    """A push of compressed keys whose step has arrived, or is under way: it counts once."""
+    """A push of compressed keys whose step is being pushed already, or has arrived: it counts once."""
 
 
 class StorePassedError(StoreRefusedError):

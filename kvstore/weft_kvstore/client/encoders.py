@@ -151,11 +151,6 @@ class KeyEncoder(SliceCodec):
         self.furthest = max(self.furthest, step + 1)
         self.encode(first, stop, elements, scale=scale, out=out)
 
-    def pushed_instead(self, step: int) -> int | None:
-        """Where the step may not be pushed: the last one that was."""
-        last = max([self.furthest - 1, *self.begun])
-        return last if step <= last and (step in self.begun or step not in self.failed) else None
-
     def is_pushed(self, step: int) -> bool:
         """Whether a push of the step is under way or has arrived."""
         arrived = self._arrived
@@ -176,8 +171,8 @@ class KeyEncoder(SliceCodec):
 class GradientEncoders:
     """`scale` is what the loss of the next step is multiplied by: gradients that keep a residual are divided by it.
 
-    A step of a key is pushed once, and after those before it; one that failed may be pushed again. A slice is encoded
-    once for a step: some shards may have taken it from a push that failed, so what was encoded is sent again as it was.
+    A step of a key is pushed once; one that failed may be pushed again, also after later ones. A slice is encoded once
+    for a step: some shards may have taken it from a push that failed, so what was encoded is sent again as it was.
     """
 
     def __init__(self, description: StoreDescription, routing: Routing, slot: int) -> None:
@@ -210,17 +205,16 @@ class GradientEncoders:
     def begin(self, keys: KeySet, step: int) -> dict[int, KeyEncoder | None]:
         """For a push of a step the encoder of each key, by its position; None where the key keeps no residual. A key is
         left out if its step has arrived before: it is not encoded again. Raises StoreRefusedError where a key's step is
-        under way, or a later one was pushed in its place: then nothing has begun."""
+        under way: then nothing has begun."""
         found: dict[int, KeyEncoder | None] = {}
         for position, name in enumerate(keys.names):
             one = self._encoders.get(name)
-            last = None if one is None else one.pushed_instead(step)
-            if one is None or last is None:
+            if one is None or not one.is_pushed(step):
                 found[position] = one
-            elif step in one.begun or not one.is_pushed(step):
+            elif step in one.begun:
                 twice = all(self._encoders[other].is_pushed(step) for other in keys.names if other in self._encoders)
-                detail = f"step {last} was pushed already, and what compression left out is in later steps"
                 error = PushedTwiceError if twice else StoreRefusedError
+                detail = "it is being pushed already, and would be encoded twice; wait for that"
                 raise error(f"slot {self._slot}: push of key {name!r}, step {step}: {detail}")
         for one in found.values():
             if one is not None:

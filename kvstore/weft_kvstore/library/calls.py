@@ -345,8 +345,7 @@ class SlotSteps:
         return after(self._traffic.bring(self._registry.call(call), names, arrays, begin), note)
 
     def _check_given(self, call: str, names: Sequence[str], step: int) -> None:
-        """Raises StoreRefusedError for a step, numbered by the caller, that skips others: shards would wait for those,
-        and what compression leaves out is in later steps."""
+        """Raises StoreRefusedError for a step of the caller's that skips others, for which shards would wait."""
         for name in names:
             begun = self._counts[name]
             if step > begun:

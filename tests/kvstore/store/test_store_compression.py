@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -28,6 +29,7 @@ from store_cluster import WAIT_S, ByName, NamedClient, clients_of, constant, key
 from store_raw import column, hello_of, push_of, raw_peer, values_of
 from store_simulation import Simulation
 from weft_kvstore import Key, describe
+from weft_kvstore.client import operation as operation_module
 from weft_kvstore.description.records import (
     CommitDescription,
     CompressionDescription,
@@ -397,11 +399,28 @@ def test_what_has_arrived_does_not_fail_once_it_is_pushed_again_though_nothing_o
     client._end_overdue(simulation.now + 31)
     client.end_futures()
     assert isinstance(both.exception(0), StoreTimeoutError)
-    assert [*store.failed] == ["w", "v"]
+    assert [name for name, steps in store.failed.items() if steps] == ["w", "v"]
     again = store.push("w", 0, gradients["w"])
     simulation.finish(ANY, again)
     assert again.result(0) is None
-    assert [*store.failed] == ["v"]
+    assert [name for name, steps in store.failed.items() if steps] == ["v"]
+
+
+def test_a_step_that_could_not_begin_is_pushed_behind_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it was encoded: what is left out of both is owed all the same."""
+    description = one_key(KINDS["2bit"], whole=False)
+    simulation, gradient = Simulation(description, LINK), np.full(130, 0.25, np.float32)
+    store, other = simulation.stores[0], simulation.stores[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(operation_module, "bytearray", Mock(side_effect=MemoryError), raising=False)
+        begun = store.pushpull(store.key_set("w"), 0, [gradient])
+    simulation.finish(ANY, store.push("w", 1, 2 * gradient))
+    assert "no memory" in str(begun.exception(0))
+    again = store.push("w", 0, gradient)
+    simulation.finish(ANY, again)
+    assert again.result(0) is None
+    simulation.finish(ANY, *[other.push("w", step, 0 * gradient) for step in range(2)], store.pull("w", 2))
+    assert (simulation.clients[0].encoders.residuals["w"] == 0.75 - 0.5).all()
 
 
 TOPK = CompressionDescription(Kind.TOP_K, count=2)
@@ -464,7 +483,7 @@ def test_bytes_that_no_encoder_writes_are_refused_at_the_listener(
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_shard_that_encodes_what_it_may_not_is_left(settled: bool) -> None:
     """Weights are not compressed here, or were asked for as they are."""
-    description = one_key(TWO_BIT, whole=False)
+    description = one_key(KINDS["2bit"], whole=False)
     setting = StoreCompression(weights=HALF_WEIGHTS if settled else None, least_bytes=0)
     simulation = Simulation(msgspec.structs.replace(description, compression=setting), LINK)
     value = simulation.stores[0].pull("w", 1, settled=settled)
@@ -486,7 +505,7 @@ def test_a_shard_that_encodes_what_it_may_not_is_left(settled: bool) -> None:
     ],
 )
 def test_a_shard_that_encodes_nonsense_is_left(changed: dict[str, Any], payload: bytes, told: str) -> None:
-    description = one_key(TWO_BIT, whole=False)
+    description = one_key(KINDS["2bit"], whole=False)
     setting = StoreCompression(weights=HALF_WEIGHTS, least_bytes=0)
     simulation = Simulation(msgspec.structs.replace(description, compression=setting), LINK)
     assert_left(simulation, simulation.stores[0].pull("w", 1), changed, payload, told)
