@@ -398,25 +398,30 @@ class TableState(BucketSteps):
         return len(self._ahead)
 
     def receive_set(self, slot: int, pushed: PushSegment, origin: Hashable) -> list[Range]:
-        """Sets or restores a segment of chunks; `origin` is the call. Returns the one slice where pulls or a merge may
-        have waited for it. Raises ProtocolError, and PushRefusedError where nothing was changed."""
+        """Sets or restores a segment of chunks, of a call, the `origin`, each of them once. Returns the one slice where
+        pulls or a merge may have waited for it. Raises ProtocolError, and PushRefusedError where nothing was
+        changed."""
         rows = Rows(*self.reader.rows(pushed))
+        new = self.known_sets.new(pushed.first, pushed.stop, origin)
+        if not new:
+            return []
+        if new != [(pushed.first, pushed.stop)]:
+            a_chunk = self.layout.rows_up
+            chunks = [np.arange((low - pushed.first) * a_chunk, (high - pushed.first) * a_chunk) for low, high in new]
+            numbers = np.concatenate(chunks)
+            numbers = numbers[numbers < len(rows.ids)]
+            rows = Rows(rows.ids.take(numbers), rows.values.take(numbers, axis=0))
         if pushed.payload_kind == PayloadKind.VALUE:
-            is_awaited = self.set(slot, pushed.step, rows, origin, pushed.first, pushed.stop)
+            is_awaited = self.set(slot, pushed.step, rows)
         else:
-            is_awaited = self._restore(slot, pushed, rows, origin)
+            is_awaited = self._restore(slot, pushed, rows)
+        self.known_sets.add(pushed.first, pushed.stop, origin)
         return [(0, 1)] if is_awaited else []
 
-    def set(  # noqa: PLR0917  # what a message says of it
-        self, slot: int, version: int, rows: Rows, origin: Hashable, first: int = 0, stop: int = 1
-    ) -> bool:
-        """Sets rows now, or keeps them for their version, or for the end of the update under way. Of a call, the
-        `origin`, these are chunks `first` to before `stop`, each of which counts once. True if pulls or a merge may
-        have waited for it. Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one
-        too many."""
-        value = self._new_rows(rows, origin, first, stop)
-        if value is None:
-            return False
+    def set(self, slot: int, version: int, rows: Rows) -> bool:
+        """Sets rows now, or keeps them for their version, or for the end of the update under way. True if pulls or a
+        merge may have waited for it. Raises PushRefusedError for a version that has passed, that is too far ahead, or
+        that is one too many."""
         spec, now = self.spec, self.version
         # Before this nothing can be set any more: an update under way has read its rows already.
         passed = int(self.added.min()) if self.begins is not None and spec.is_sync else now
@@ -424,21 +429,20 @@ class TableState(BucketSteps):
             where = f"slot {slot}, key {spec.key!r}"
             waiting = [of for _, of in self._ahead if of > now]
             check_version(where, version, now, passed if version else 0, given=spec.given, waiting=waiting)
-        self.known_sets.add(first, stop, origin)
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
-            self._write(value, only_new=True)
+            self._write(rows, only_new=True)
             return True
-        index, waits = 0, [(version if version > now else 0, value)]
+        index, waits = 0, [(version if version > now else 0, rows)]
         if spec.holds_at_once:  # Behind what the slot has pushed, which may wait for rows that were never set.
             index, behind = self.indices.get(slot, -1), 0
             if index >= 0 and self.arrived[index, 0] > self.added[index, 0]:
                 behind = int(self.arrived[index, 0])
-            waits = [(behind, value)]
-            if behind and self.has_unset(value.ids):
-                is_new = self.rows.find(value.ids) < 0
+            waits = [(behind, rows)]
+            if behind and self.has_unset(rows.ids):
+                is_new = self.rows.find(rows.ids) < 0
                 apart = (0, is_new), (behind, ~is_new)
-                waits = [(of, Rows(value.ids[some], value.values[some])) for of, some in apart]
+                waits = [(of, Rows(rows.ids[some], rows.values[some])) for of, some in apart]
         is_awaited = False
         for of, value in waits:
             key = (index, of) if of else self.begins
@@ -452,15 +456,12 @@ class TableState(BucketSteps):
                     sets[:] = [_last_of(sets)]
         return is_awaited
 
-    def _restore(self, slot: int, pushed: PushSegment, rows: Rows, origin: Hashable) -> bool:
+    def _restore(self, slot: int, pushed: PushSegment, value: Rows) -> bool:
         """Of a table that nobody has pushed: rows of its value at version `step`, which the table has from then on; or
         of the rule's state array number `step`, from 1, of rows that were restored. True if pulls may have waited for
         it. Raises PushRefusedError."""
         state, step, is_value = self.spec.state, pushed.step, pushed.payload_kind == PayloadKind.RESTORED
         where = f"slot {slot}, key {self.spec.key!r}: it cannot be restored"
-        value = self._new_rows(rows, origin, pushed.first, pushed.stop)
-        if value is None:
-            return False
         self.check_restored(slot, step, 0, 1)
         if is_value:
             if self.version not in {0, step}:
@@ -477,18 +478,7 @@ class TableState(BucketSteps):
             if (numbers < 0).any():
                 raise PushRefusedError(f"{where}: there is state of rows whose values were not restored")
             self.rows.arrays.write(state[step - 1], numbers, value.values)
-        self.known_sets.add(pushed.first, pushed.stop, origin)
         return is_value
-
-    def _new_rows(self, rows: Rows, origin: Hashable, first: int, stop: int) -> Rows | None:
-        """The rows of those chunks of a call that it has not set before; None where there are none."""
-        new = self.known_sets.new(first, stop, origin)
-        if new == [(first, stop)] or not new:
-            return rows if new else None
-        a_chunk = self.layout.rows_up
-        rows_of = np.concatenate([np.arange((low - first) * a_chunk, (high - first) * a_chunk) for low, high in new])
-        rows_of = rows_of[rows_of < len(rows.ids)]
-        return Rows(rows.ids.take(rows_of), rows.values.take(rows_of, axis=0))
 
     def _put_ahead(self, begins: tuple[int, int]) -> Iterator[None]:
         """Puts what was set for the version that begins, or during its update; stops after each piece."""

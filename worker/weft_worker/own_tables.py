@@ -43,7 +43,6 @@ class OwnTables:
         if snapshot is not None:
             restore(self._shard, snapshot)
         self._there = there
-        self._sets = 0
         self._keys = {key.key: key for key in keys}
         routing = routing_of(one)
         self._tables: dict[str, TableState] = {
@@ -84,10 +83,9 @@ class OwnTables:
         table = self._tables[key]
         check_ids(ids, self._keys[key], f"values of key {key!r}")
         found = last_rows(ids, rows.reshape(len(ids), table.layout.width))
-        self._sets += 1
         try:
             with np.errstate(all="ignore"):
-                table.set(0, version, self._placed(table, found), self._sets)
+                table.set(0, version, self._placed(table, found))
         except PushRefusedError as error:
             raise StoreRefusedError(str(error)) from None
 

@@ -202,10 +202,16 @@ class Merger:
     def _look_at(self, wait: PullWait, bucket: Bucket | TableState, first: int, stop: int) -> None:
         """Answers what these slices can answer to a pull, or refuses it. If it has not all of the bucket, it waits."""
         for low, high, version in bucket.ready(wait, first, stop):
-            if isinstance(bucket, TableState):
-                self._begin_answer(wait, bucket, version)
-            else:
+            if not isinstance(bucket, TableState):
                 self.answer_range(wait, bucket, low, high, version)
+            elif bucket.fits_one_piece(wait):
+                wait.answered(bucket.spec.number, 0, 1)
+                for _ in self.answer(wait, version, bucket):
+                    pass
+            elif not bucket.merge_is_due:
+                wait.answered(bucket.spec.number, 0, 1)  # It waits no longer, but for its turn.
+                bucket.to_answer.append((wait, version))
+                self._work_on(bucket)
             if wait.dropped:
                 return
         if wait.reading is Reading.EXACT and (passed := bucket.passed(wait, first, stop)) is not None:
@@ -233,18 +239,6 @@ class Merger:
                 f"no memory to merge step {table.version} of {table.spec.named(0)}: {error}"
             ) from error
         table.has_task = False
-
-    def _begin_answer(self, wait: PullWait, table: TableState, version: int) -> None:
-        is_short = table.fits_one_piece(wait)
-        if not is_short and table.merge_is_due:
-            return
-        wait.answered(table.spec.number, 0, 1)  # It waits no longer, but for its turn.
-        if is_short:
-            for _ in self.answer(wait, version, table):
-                pass
-        else:
-            table.to_answer.append((wait, version))
-            self._work_on(table)
 
     # --- What answers a pull goes into its peer's outbox
 

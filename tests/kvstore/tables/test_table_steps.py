@@ -23,7 +23,8 @@ from weft_kvstore.rows import rows
 from weft_kvstore.rows.rows import MOST_RUNS, Chunks, Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import RequestedRows, TableState
-from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.codec import PushSegment, RowReader
+from weft_kvstore.wire.messages import PayloadKind, Reading
 
 RUNS = 1024
 ROWS, WIDTH = 40, 2
@@ -56,8 +57,15 @@ class Table:
     def set(self, version: int, number: float, *ids: int, origin: object = None) -> bool:
         """Whether somebody may have waited for it."""
         self.sent += 1
-        origin = self.sent if origin is None else origin
-        return self.state.set(0, version, rows_at(ids or (0,), number), origin)
+        return self.receive(version, rows_at(ids or (0,), number), self.sent if origin is None else origin)
+
+    def receive(
+        self, version: int, some: Rows, origin: object, first: int = 0, count: int = 1, chunks: int = 1
+    ) -> bool:
+        payload = memoryview(some.ids.tobytes() + some.values.tobytes())
+        number = self.state.spec.number
+        pushed = PushSegment(PayloadKind.VALUE, 1, number, version, first, count, chunks, [payload])
+        return bool(self.state.receive_set(0, pushed, origin))
 
     def push(self, step: int, *ids: int, slot: int = 0, by: float = -1.0) -> Any:
         """Takes in a gradient, by which rows grow by 1; the merge that is then to be done."""
@@ -214,13 +222,14 @@ def test_each_chunk_of_a_set_is_taken_in_once_however_many_there_are() -> None:
     """As those of one call come again, in other runs, once somebody else has pushed."""
     table = Table(mode=Mode.ASYNC)
     table.state.layout = dataclasses.replace(table.state.layout, rows_up=2)
+    table.state.reader = RowReader(table.state.layout, 0, "w")
     whole = rows_at(range(ROWS), 7.0)
     for first in range(0, ROWS // 2 - 2):
         part = Rows(whole.ids[2 * first : 2 * first + 2], whole.values[2 * first : 2 * first + 2])
-        assert table.state.set(0, 0, part, "a", first, first + 1)
+        assert table.receive(0, part, "a", first, 1, ROWS // 2)
     table.step(0, 0, ROWS - 1)
-    assert table.state.set(0, 0, whole, "a", 0, ROWS // 2)
-    assert not table.state.set(0, 0, whole, "a", 0, ROWS // 2)
+    assert table.receive(0, whole, "a", 0, ROWS // 2, ROWS // 2)
+    assert not table.receive(0, whole, "a", 0, ROWS // 2, ROWS // 2)
     assert table.read(*range(ROWS)) == [8.0] + [7.0] * (ROWS - 1)
 
 
