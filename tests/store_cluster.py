@@ -18,7 +18,7 @@ from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import BucketSteps, PullWait
 from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
 from weft_kvstore.client.operation import Ids, KeyOperation, RowOperation
-from weft_kvstore.client.plan import Keys, KeySet
+from weft_kvstore.client.plan import KeyList, Keys
 from weft_kvstore.client.store_client import Store, StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.futures import StoreFuture
@@ -54,11 +54,11 @@ class ByName(Store):
     def named(self) -> Keys:
         return Keys(self._description, self._slot, by_name=True)
 
-    def key_set(self, keys: str | Sequence[str]) -> KeySet:
-        return self.named.key_set(keys, "call")
+    def key_list(self, keys: str | Sequence[str]) -> KeyList:
+        return self.named.key_list(keys, "call")
 
-    def rows_of(self, key: str, ids: np.ndarray) -> tuple[KeySet, Ids]:
-        table = self.named.key_set(key, "call", rows=True)
+    def rows_of(self, key: str, ids: np.ndarray) -> tuple[KeyList, Ids]:
+        table = self.named.key_list(key, "call", rows=True)
         return table, (ids, check_ids(ids, table.keys[0], key))
 
     def own_gradient(self, key: str) -> Array:
@@ -80,7 +80,7 @@ class ByName(Store):
         if ids is not None:
             table, given = self.rows_of(str(keys), ids)
             return self.submit(RowOperation(table, payload_kind=kind, step=step, arrays=gradients, ids=given, **told))
-        found = self.key_set(keys)
+        found = self.key_list(keys)
         arrays = found.fitting(gradients)
         assert arrays is not None
         return self.submit(KeyOperation(found, payload_kind=kind, step=step, arrays=arrays, **told))
@@ -103,7 +103,7 @@ class ByName(Store):
         **told: Any,
     ) -> StoreFuture[Any]:
         told |= {"version": version, "reading": Reading.EXACT if exact else Reading(settled)}
-        found, wanted = (self.key_set(keys), None) if ids is None else self.rows_of(str(keys), ids)
+        found, wanted = (self.key_list(keys), None) if ids is None else self.rows_of(str(keys), ids)
         if state:
             told["names"] = self.named.state_of(found.keys[0])
         if wanted is not None:
@@ -112,7 +112,7 @@ class ByName(Store):
         return self.submit(KeyOperation(found, out=out, **told))
 
     def pushpull(
-        self, keys: KeySet, step: int, gradients: Sequence[Array], *, out: list[Array] | None = None
+        self, keys: KeyList, step: int, gradients: Sequence[Array], *, out: list[Array] | None = None
     ) -> StoreFuture[Any]:
         told: Any = {"payload_kind": PayloadKind.GRADIENT, "step": step, "version": step + 1}
         return self.submit(KeyOperation(keys, arrays=gradients, out=out, **told))
@@ -146,7 +146,7 @@ def pushpull_rows(
     """Rows of table "t", and of the same or other ids those that have seen them, in one operation."""
     given = (ids, None)
     operation = RowOperation(
-        store.named.key_set("t", "pushpull_rows", rows=True),
+        store.named.key_list("t", "pushpull_rows", rows=True),
         payload_kind=PayloadKind.GRADIENT,
         step=step,
         arrays=rows,

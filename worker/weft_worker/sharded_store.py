@@ -11,8 +11,8 @@ from weft_kvstore.client.agreement import BarrierOperation
 from weft_kvstore.client.plan import Keys
 from weft_kvstore.client.store_client import Store
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.library.calls import WholeKeys
-from weft_kvstore.library.rows import TableRows
+from weft_kvstore.library.calls import KeyCall
+from weft_kvstore.library.rows import RowCall
 from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome
 from weft_kvstore.wire.messages import Reading
 
@@ -45,8 +45,8 @@ class ShardedStore:
 
     def pull_settled(self, keys: Sequence[str], version: int) -> Future[Pulled]:
         """Values that have seen so many steps of every slot, with the versions that they are at."""
-        given = WholeKeys(self._keys, self.store, "pull", self._keys.key_set(keys, "pull"))
-        return given.begin([version] * len(keys), [], reading=Reading.SETTLED, with_versions=True)
+        pull = KeyCall(self._keys, self.store, "pull", self._keys.key_list(keys, "pull"))
+        return pull.begin([version] * len(keys), [], reading=Reading.SETTLED, with_versions=True)
 
     def pushpull(
         self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, out: Sequence[Array] | None = None
@@ -69,13 +69,13 @@ class ShardedStore:
         reading: Reading = Reading.OWN,
     ) -> Future[Any]:
         """Raises StoreRefusedError for arrays and ids that do not fit."""
-        given: WholeKeys | TableRows
+        made: KeyCall | RowCall
         if ids is None:
-            keys = self._keys.key_set(key, call, pushes=call.startswith("push"))
-            given = WholeKeys(self._keys, self.store, call, keys, values, out=out)
+            keys = self._keys.key_list(key, call, pushes=call.startswith("push"))
+            made = KeyCall(self._keys, self.store, call, keys, values, out=out)
         else:
-            given = TableRows(self._keys, self.store, f"{call}_rows", key, ids, values)
-        return given.begin([number] * len(given.keys.names), given.arrays, reading=reading)
+            made = RowCall(self._keys, self.store, f"{call}_rows", key, ids, values)
+        return made.begin([number] * len(made.keys.names), made.arrays, reading=reading)
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         indices = [self._keys.index_of(name, "barrier") for name in nothing]

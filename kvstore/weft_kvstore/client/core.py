@@ -113,7 +113,7 @@ class ClientCore:
 
     Invariants: `open` has operations that have begun and not ended, by number, and so in the order of deadlines. Those
     in `outcomes` are not in `open`, and no link sends them again. `_setting` are open operations that set values;
-    `_held` are operations that wait for others, each with their numbers.
+    `_blocked` are operations that wait for others, each with their numbers.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class ClientCore:
         self.failed_pushes: list[tuple[Operation, int, BaseException]] = []
         """What `fail_pulls` is to note: pushes that have failed, their steps and errors."""
         self._setting: dict[int, Operation] = {}
-        self._held: list[tuple[Operation, set[int]]] = []
-        self._sent_last: dict[int, int] | None = None
+        self._blocked: list[tuple[Operation, set[int]]] = []
+        self._last_senders: dict[int, int] | None = None
         """By key that is no table: the last operation that sends it. None until a call has a priority; empty after one
         has failed: it may not have come behind the one before it."""
         self._number = 0
@@ -173,8 +173,8 @@ class ClientCore:
         """Begins an operation, which ends at its deadline at the latest. An error while it is prepared ends only it."""
         try:
             number = self._number = operation.number = self._number + 1
-            if operation.priority or self._sent_last is not None:
-                operation.sent_at = self._sent_at(operation)
+            if operation.priority or self._last_senders is not None:
+                operation.send_priority = self._send_priority(operation)
             operation.due_at = now + self._timeout_s
             self.open[number] = operation  # From here on, whatever is raised, `close` ends it.
             shards = operation.pending = operation.prepare(self.routing, self.encoders)
@@ -198,7 +198,7 @@ class ClientCore:
             self.end(operation, StoreRefusedError(f"{self.name_of(operation)}: {detail}"))
             return
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
-        if self._setting or self._held or operation.ends_step:
+        if self._setting or self._blocked or operation.ends_step:
             keys = {*range(len(self._names))} if operation.ends_step and self._commits else {*operation.reads}
             before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
             if operation.ends_step:
@@ -209,10 +209,10 @@ class ClientCore:
                 )
             keys.update(operation.sends)
             before.update(
-                *[numbers for other, numbers in self._held if not keys.isdisjoint((*other.reads, *other.sends))]
+                *[numbers for other, numbers in self._blocked if not keys.isdisjoint((*other.reads, *other.sends))]
             )
             if before:
-                self._held.append((operation, before))
+                self._blocked.append((operation, before))
                 operation.waits_for = dict.fromkeys(shards, BEHIND)
         if operation.sets:
             self._setting[number] = operation
@@ -220,13 +220,13 @@ class ClientCore:
             return
         self._start(operation)
 
-    def _sent_at(self, operation: Operation) -> int:
+    def _send_priority(self, operation: Operation) -> int:
         """The priority with which it sends: not higher than that of an earlier call that still sends something of one
         of its keys, which it would overtake. Of a key that is no table the last such call is looked at, as what it
         sends arrives last; of a table all open ones, as what they send need not go to the same shards."""
-        last = self._sent_last
+        last = self._last_senders
         if not last:
-            last = self._sent_last = {}
+            last = self._last_senders = {}
             for one in self.open.values():
                 last.update(dict.fromkeys(one.sends, one.number))
         if isinstance(operation, RowOperation):
@@ -238,7 +238,7 @@ class ClientCore:
                 self.open[number] for number in {last.get(key) for key in operation.sends} if number in self.open
             ]
             last.update(dict.fromkeys(operation.sends, operation.number))
-        return min([operation.priority, *[one.sent_at for one in earlier if not one.has_arrived]])
+        return min([operation.priority, *[one.send_priority for one in earlier if not one.has_arrived]])
 
     def _start(self, operation: Operation) -> None:
         """Hands an operation to the links."""
@@ -363,8 +363,8 @@ class ClientCore:
             owner = segment.owner
             if owner.arrived(link.shard, segment.count):
                 self.end(owner, owner.refusal)
-            elif self._held and owner.has_arrived:
-                self._let_go(owner.number)
+            elif self._blocked and owner.has_arrived:
+                self._unblock(owner.number)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A segment was refused. One of several calls is sent again, call by call: most of them are right."""
@@ -423,7 +423,7 @@ class ClientCore:
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""
-        self._held.clear()
+        self._blocked.clear()
         for operation in list(self.open.values()):
             self.end(operation, StoreClosedError(f"{self.name_of(operation)}: {reason}"))
         for link in self.links:
@@ -491,21 +491,21 @@ class ClientCore:
                     link.say(Cancel([operation.number]))
             if operation.pushes is not None and not operation.has_arrived:
                 self.failed_pushes.append((operation, operation.pushes, error))
-            if self._sent_last:
-                self._sent_last.clear()
+            if self._last_senders:
+                self._last_senders.clear()
         operation.segments = {}  # Breaks a reference cycle, so that its arrays are freed at once.
         self.open.pop(operation.number, None)
         self._setting.pop(operation.number, None)
-        if self._held:
-            self._let_go(operation.number)
+        if self._blocked:
+            self._unblock(operation.number)
 
-    def _let_go(self, number: int) -> None:
+    def _unblock(self, number: int) -> None:
         """What this operation sends has arrived, or it has ended: those that wait for no other begin."""
-        held, self._held = self._held, []
-        for one, before in held:
+        blocked, self._blocked = self._blocked, []
+        for one, before in blocked:
             before.discard(number)
             if before:
-                self._held.append((one, before))
+                self._blocked.append((one, before))
             elif not one.ended:
                 one.waits_for = {}
                 self._start(one)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
-from weft_kvstore.client.plan import KeyPlan, KeySet, PlanSegment
+from weft_kvstore.client.plan import KeyList, KeyPlan, PlanSegment
 from weft_kvstore.compression import Codec, SliceCodec
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import PushedTwiceError, StoreRefusedError
@@ -202,7 +202,7 @@ class GradientEncoders:
         if self._scaling is not None and outcome.step >= self._steps_ended:  # It may be ended once more.
             self._scale = outcome.scale.after(finite=outcome.finite, scaling=self._scaling)
 
-    def begin(self, keys: KeySet, step: int) -> dict[int, KeyEncoder | None]:
+    def begin(self, keys: KeyList, step: int) -> dict[int, KeyEncoder | None]:
         """For a push of a step the encoder of each key, by its position; None where the key keeps no residual. A key is
         left out if its step has arrived before: it is not encoded again. Raises StoreRefusedError where a key's step is
         under way: then nothing has begun."""

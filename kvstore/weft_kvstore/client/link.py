@@ -45,7 +45,7 @@ CARRIES_PULL_BYTES: Final = 1 << 16
 def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]:
     """Says those that are still wanted. Pulls share messages."""
     messages: list[Message] = []
-    pull, room = Pull([], 0), 0
+    pull, ranges_left = Pull([], 0), 0
     for request in requests:
         if request.ended and not request.outlives_failure:
             continue
@@ -53,10 +53,10 @@ def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]
             messages += request.ask(shard)
             continue
         ranges = request.asked[shard]
-        if len(ranges) > room or request.priority != pull.priority:
-            pull, room = Pull([], request.priority), MAX_ENTRIES
+        if len(ranges) > ranges_left or request.priority != pull.priority:
+            pull, ranges_left = Pull([], request.priority), MAX_ENTRIES
             messages.append(pull)
-        room -= len(ranges)
+        ranges_left -= len(ranges)
         state, compressed = request.names is not None, request.may_be_compressed
         pull.asks.append((request.number, request.version, state, request.reading, compressed, ranges))
     return messages

@@ -14,7 +14,7 @@ from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
-from weft_kvstore.client.plan import KeySet, PlanSegment, key_plan
+from weft_kvstore.client.plan import KeyList, PlanSegment, key_plan
 from weft_kvstore.compression import PayloadError
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.errors import StoreError
@@ -69,8 +69,8 @@ class Operation:
 
     priority = 0
     """The call's own: higher goes first."""
-    sent_at = 0
-    """The priority with which it sends, none higher than that of an earlier call of its keys."""
+    send_priority = 0
+    """The priority of what it sends: its own, or that of an earlier call of its keys where this is lower."""
     may_wait = False
     """Whether it is small, and may be begun with the next call: they share a message."""
     number = 0
@@ -219,7 +219,7 @@ class PushPull(Operation):
 
     def __init__(
         self,
-        keys: KeySet,
+        keys: KeyList,
         *,
         payload_kind: PayloadKind | None = None,
         step: int = 0,
@@ -298,7 +298,7 @@ class KeyOperation(PushPull):
             self.may_be_compressed = (
                 self.reading is Reading.OWN and self.version > 0 and self.names is None and not self.as_kept
             )
-        kind, ahead = self.payload_kind, self.sent_at * CALL_PRIORITY
+        kind, boost = self.payload_kind, self.send_priority * CALL_PRIORITY
         if kind is not None:
             sent, arrays = plan, self.arrays
             number = NO_REQUEST if kind is _GRADIENT else self.number  # Gradients of several calls are one segment.
@@ -323,15 +323,15 @@ class KeyOperation(PushPull):
                         self._encoded.append(one)
                     entry = SentEntry(kind, number, segment.bucket, self.step, self.array)
                     priorities = segment.priorities
-                    if priorities is not None and ahead:
-                        priorities = priorities - ahead
+                    if priorities is not None and boost:
+                        priorities = priorities - boost
                     mine.append(
                         OutSegment(
                             entry,
                             segment.first,
                             bounds,
                             source,
-                            priority=segment.priority - ahead,
+                            priority=segment.priority - boost,
                             owner=self,
                             priorities=priorities,
                         )
@@ -447,7 +447,7 @@ class RowOperation(PushPull):
         self.asked: dict[int, list[tuple[int, int, int, int]]] = {}
         self.segments = {}
         self._bucket = routing.bucket_of[index]
-        self._ahead = self.keys.keys[0].priority - self.sent_at * CALL_PRIORITY
+        self._priority = self.keys.keys[0].priority - self.send_priority * CALL_PRIORITY
         known, is_same = None, False
         if self.is_pull:
             assert self.wanted is not None
@@ -487,8 +487,8 @@ class RowOperation(PushPull):
         values, by_shard = self.arrays.reshape(len(ids), layout.width), None if known is None else self._by_shard
         if count != len(ids) or kind is not PayloadKind.GRADIENT:
             is_sum = kind is PayloadKind.GRADIENT
-            given = summed_rows(ids, values, count, known=known) if is_sum else last_rows(ids, values)
-            ids, values = given.ids, given.values
+            distinct = summed_rows(ids, values, count, known=known) if is_sum else last_rows(ids, values)
+            ids, values = distinct.ids, distinct.values
         if kind is not PayloadKind.RESTORED_STATE:
             self.rows_pushed = len(ids)
         ids = ids.view(layout.id_dtype)
@@ -508,7 +508,7 @@ class RowOperation(PushPull):
         chunks = chunks_of(rows, chunk_rows)
         bounds: Array = np.minimum(np.arange(chunks + 1) * chunk_rows, rows) * row_bytes
         entry = SentEntry(kind, self.number, self._bucket, step, chunks)
-        segment: SentSegment = OutSegment(entry, 0, bounds, source, priority=self._ahead, owner=self)
+        segment: SentSegment = OutSegment(entry, 0, bounds, source, priority=self._priority, owner=self)
         self.segments.setdefault(shard, []).append(segment)
         self._missing += chunks
         return chunks

@@ -172,15 +172,14 @@ _PLAIN: Final = frozenset({str, int})
 """Types of keys of which equal ones are one key."""
 
 
-class KeySet:
-    """Keys of one call, of which none is there twice. An operation is of keys of which none is a table, or of one
-    table.
+class KeyList:
+    """The distinct keys of a call. An operation is of keys of which none is a table, or of one table.
 
-    `single`: one key was named, and no list: a call takes one array for it, and ends with one. `given` are the keys as
-    they were named, `key_indices` those in the description. `is_small`: a message may have all of it and more.
-    `has_half`: users have one of them in 16 bits and the shards in 32. `not_pushed` are the keys to which the slot of
-    the call does not contribute; `rows` has whether keys are tables, True and False where some are. The plan is `made`
-    once, at the first call: two threads that make it at once make the same."""
+    `single`: one key was named, and no list: a call takes one array for it, and ends with one. `user_keys` are the keys
+    as they were named, `key_indices` their indices in the description. `is_small`: a message may have all of it and
+    more. `has_half`: users have one of them in 16 bits and the shards in 32. `not_pushed` are the keys to which the
+    slot of the call does not contribute; `rows` has whether keys are tables, True and False where some are. The plan is
+    `made` once, at the first call: two threads that make it at once make the same."""
 
     def __init__(
         self,
@@ -188,10 +187,10 @@ class KeySet:
         key_indices: Sequence[int],
         slot: int,
         *,
-        given: Sequence[object] = (),
+        user_keys: Sequence[object] = (),
         single: bool = False,
     ) -> None:
-        self.keys, self.given, self.single = tuple(keys), tuple(given), single
+        self.keys, self.user_keys, self.single = tuple(keys), tuple(user_keys), single
         self.key_indices = tuple(key_indices)
         self.names = tuple(key.key for key in keys)
         self.dtypes: tuple[np.dtype[Any], ...] = tuple(np.dtype(key.dtype) for key in keys)
@@ -202,11 +201,11 @@ class KeySet:
         self.not_pushed = tuple(key for key in keys if slot not in key.slots)
         self.made: KeyPlan | None = None
 
-    def fitting(self, given: Any, *, writable: bool = False) -> list[Array] | None:
+    def fitting(self, values: Any, *, writable: bool = False) -> list[Array] | None:
         """The arrays of a call, one a key, where all are NumPy's, C-contiguous and of the keys' dtypes and shapes."""
-        if not self.single and (not isinstance(given, list | tuple) or len(given) != len(self.names)):
+        if not self.single and (not isinstance(values, list | tuple) or len(values) != len(self.names)):
             return None
-        arrays = [given] if self.single else [*given]
+        arrays = [values] if self.single else [*values]
         for array, dtype, shape in zip(arrays, self.dtypes, self.shapes, strict=True):
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 return None
@@ -236,9 +235,9 @@ class Keys:
             if by_name or key.key != BARRIER_KEY
         }
         """The index of each in the description."""
-        self._sets: dict[Any, KeySet] = {}
+        self._lists: dict[Any, KeyList] = {}
         self._count = 0
-        """Keys that the sets have together."""
+        """Keys that the lists have together."""
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -278,44 +277,44 @@ class Keys:
             raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
         return found
 
-    def key_set(self, key: object, call: str, *, rows: bool | None = False, pushes: bool = False) -> KeySet:
+    def key_list(self, key: object, call: str, *, rows: bool | None = False, pushes: bool = False) -> KeyList:
         """One key, or several that are distinct, each as `find` finds it."""
         hashed: object = key
         if type(key) is not str and type(key) is not int:
             is_plain = (type(key) is list or type(key) is tuple) and _PLAIN.issuperset(map(type, key))
             hashed = tuple(key) if is_plain else None  # type: ignore[arg-type]  # it is a list, or a tuple
-        found = None if hashed is None else self._sets.get(hashed)
+        found = None if hashed is None else self._lists.get(hashed)
         if found is None:
-            found = self._new_set(key, call)
+            found = self._new_list(key, call)
             if hashed is not None:
                 self._keep(hashed, found)
         if (rows is not None and (not rows) in found.rows) or (pushes and found.not_pushed):
-            for one in found.given:
+            for one in found.user_keys:
                 self.find(one, call, rows=rows, pushes=pushes)
         return found
 
-    def _new_set(self, key: object, call: str) -> KeySet:
+    def _new_list(self, key: object, call: str) -> KeyList:
         single = isinstance(key, str | int | np.integer)
         if not single and (not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview)):
             raise StoreRefusedError(f"{self.call(call)}: a key or a list of keys, not {type(key).__name__}")
-        given = [key] if single else list(key)  # type: ignore[call-overload]  # it is a sequence
-        indices = [self.index_of(one, call) for one in given]
+        user_keys = [key] if single else list(key)  # type: ignore[call-overload]  # it is a sequence
+        indices = [self.index_of(one, call) for one in user_keys]
         if len({*indices}) < len(indices):
             twice = next(index for number, index in enumerate(indices) if index in indices[:number])
             name = user_key(self.description.keys[twice].key)
             raise StoreRefusedError(f"{self.call(call)}: key {name!r} is named twice")
         keys = [self.description.keys[index] for index in indices]
-        return KeySet(keys, indices, self.slot, given=given, single=single)
+        return KeyList(keys, indices, self.slot, user_keys=user_keys, single=single)
 
-    def _keep(self, hashed: object, found: KeySet) -> None:
+    def _keep(self, hashed: object, found: KeyList) -> None:
         """All are forgotten when they have too many keys together."""
         self._count += len(found.keys)
         if self._count > KEYS_KEPT + 4 * len(self.key_indices):
-            self._sets.clear()
+            self._lists.clear()
             self._count = len(found.keys)
-        self._sets[hashed] = found
+        self._lists[hashed] = found
 
-    def each(self, call: str, keys: KeySet, value: Any) -> list[Any]:
+    def each(self, call: str, keys: KeyList, value: Any) -> list[Any]:
         """A call's value for each of its keys, one where one key was given; None stands for nothing for all. Raises
         StoreRefusedError where there are more values or fewer."""
         if keys.single:

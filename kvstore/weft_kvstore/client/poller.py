@@ -44,7 +44,7 @@ class Interrupts:
     thread: ClassVar[int | None] = threading.main_thread().ident
     """The main thread, where Python calls the handlers of signals."""
 
-    are_held = False
+    are_deferred = False
     """Whether the main thread is in the middle of something, and does not sleep."""
 
     _handler: Callable[[int, FrameType | None], Any] | None = None
@@ -60,13 +60,13 @@ class Interrupts:
         if callable(handler):
             if handler != self._receive:  # Else it was not left: another signal's handler raised there.
                 self._handler = handler
-            Interrupts.are_held = True
+            Interrupts.are_deferred = True
             _setsignal(_INTERRUPT, self._receive)
-        Interrupts.are_held = True
+        Interrupts.are_deferred = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        Interrupts.are_held = False
+        Interrupts.are_deferred = False
         handler = self._handler
         if handler is not None and _getsignal(_INTERRUPT) == self._receive:  # Else another was set meanwhile.
             _setsignal(_INTERRUPT, handler)
@@ -77,17 +77,17 @@ class Interrupts:
 
     def sleep(self, sleep: Callable[..., T], *arguments: object) -> T:
         """Calls it, and lets interrupts through meanwhile."""
-        Interrupts.are_held = False
+        Interrupts.are_deferred = False
         try:
             if self._interrupted and self._handler is not None:
                 self._interrupted = False
                 self._handler(_INTERRUPT, None)
             return sleep(*arguments)
         finally:
-            Interrupts.are_held = True
+            Interrupts.are_deferred = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if not Interrupts.are_held and self._handler is not None:
+        if not Interrupts.are_deferred and self._handler is not None:
             self._handler(number, frame)
             return
         self._interrupted = self.is_within(frame)
@@ -105,7 +105,7 @@ class Interrupts:
 
 def _in_child() -> None:
     """The thread that has forked is the main thread of the child, where nothing is kept back any more."""
-    Interrupts.thread, Interrupts.are_held = threading.get_ident(), False
+    Interrupts.thread, Interrupts.are_deferred = threading.get_ident(), False
     handler = _getsignal(_INTERRUPT)
     while isinstance(owner := getattr(handler, "__self__", None), Interrupts):
         handler = owner._handler or signal.default_int_handler
@@ -135,7 +135,7 @@ def uninterrupted(*, waits: bool = False) -> Interrupts | _NoInterrupts:
     never within another: so it finds out what was not left."""
     if threading.get_ident() != Interrupts.thread:
         return _OTHER_THREAD
-    if Interrupts.are_held:
+    if Interrupts.are_deferred:
         if not waits or _MAIN_THREAD.is_within(sys._getframe(1)):
             return _OTHER_THREAD
         _MAIN_THREAD.__exit__()

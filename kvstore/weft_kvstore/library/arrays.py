@@ -139,7 +139,7 @@ def as_kept(keys: Sequence[KeyDescription], arrays: Sequence[Array]) -> list[Arr
     return [array.astype(key.dtype, copy=False) for key, array in zip(keys, arrays, strict=True)]
 
 
-def as_given(keys: Sequence[KeyDescription], values: Sequence[Array]) -> list[Array]:
+def as_users_have(keys: Sequence[KeyDescription], values: Sequence[Array]) -> list[Array]:
     """Values in the types that users have."""
     with np.errstate(over="ignore"):
         return [value.astype(user_dtype(key), copy=False) for key, value in zip(keys, values, strict=True)]
@@ -334,8 +334,8 @@ class ArrayTraffic:
                 for _, written in group:
                     if written is not value and not is_on_device(written):
                         np.copyto(written, value)
-                given = [out for out, _ in group] or [value]
-                found.append(given if len(given) > 1 else given[0])
+                delivered = [out for out, _ in group] or [value]
+                found.append(delivered if len(delivered) > 1 else delivered[0])
             result = found[0] if single else found
             if not targets:
                 return finished(result)

@@ -16,7 +16,7 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.core import lacks, noted, push_again
 from weft_kvstore.client.operation import Check, KeyOperation
-from weft_kvstore.client.plan import Keys, KeySet
+from weft_kvstore.client.plan import KeyList, Keys
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import Store
 from weft_kvstore.description.form import user_key, user_keys
@@ -34,7 +34,7 @@ from weft_kvstore.library.arrays import (
     sum_of,
     user_dtype,
 )
-from weft_kvstore.library.rows import CALLS, TableRows, with_masters
+from weft_kvstore.library.rows import CALLS, RowCall, with_masters
 from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
 from weft_kvstore.store import Pulled, joined_pulls
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_ENTRIES, PayloadKind, Reading
@@ -42,7 +42,7 @@ from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_ENTRIES, PayloadKi
 # --- What a call of whole keys gives, and the operations that it becomes ----------------------------------------------
 
 
-class WholeKeys:
+class KeyCall:
     """A call of whole keys. `arrays` are to be on the host before it begins: each key's gradient, or value, or where it
     has several `groups` of these; none of a pull. What is pulled is written by the store where that can be, else
     delivered to `outs`.
@@ -50,9 +50,9 @@ class WholeKeys:
     Raises StoreRefusedError for arrays that do not fit."""
 
     def __init__(
-        self, registry: Keys, store: Store, call: str, keys: KeySet, values: Any = None, *, out: Any = None
+        self, registry: Keys, store: Store, call: str, keys: KeyList, values: Any = None, *, out: Any = None
     ) -> None:
-        self.call, self.keys, self._registry, self._store = call, keys, registry, store
+        self.name, self.keys, self._registry, self._store = call, keys, registry, store
         self.kind, self._pulls = CALLS[call]
         self._of_state = call == "pull_state"
         self.arrays: list[Any] = []
@@ -99,7 +99,7 @@ class WholeKeys:
         for some in groups:
             keys, mine, out, number = self.keys, values, self._out, numbers[some[0]] if some else 0
             if len(groups) > 1:
-                keys = self._registry.key_set([keys.given[at] for at in some], self.call)
+                keys = self._registry.key_list([keys.user_keys[at] for at in some], self.name)
                 mine = values and [values[at] for at in some]
                 out = out and [out[at] for at in some]
             operation = KeyOperation(
@@ -127,8 +127,8 @@ class WholeKeys:
     def _begin_states(self, versions: Sequence[int], reading: Reading) -> Future[Any]:
         """Begins an operation for the state of each key, and for its float32 value where users have 16 bits."""
         begun = list[Future[Any]]()
-        for given, spec, version in zip(self.keys.given, self.keys.keys, versions, strict=True):
-            key, names = self._registry.key_set(given, self.call), self._registry.state_of(spec)
+        for one, spec, version in zip(self.keys.user_keys, self.keys.keys, versions, strict=True):
+            key, names = self._registry.key_list(one, self.name), self._registry.state_of(spec)
             begun.append(self._store.submit(KeyOperation(key, version=version, reading=reading, names=names)))
             if spec.half is not None:
                 begun.append(self._store.submit(KeyOperation(key, version=version, reading=reading, as_kept=True)))
@@ -160,19 +160,19 @@ class WholeKeys:
     def _checked_outs(self, out: Any) -> Outs:
         """The arrays that each key's value goes to: one, or several, as devices have them."""
         found: Outs = []
-        for where, key, given in self._each(out):
-            group = given if isinstance(given, list | tuple) and given else [given]
+        for where, key, targets in self._each(out):
+            group = targets if isinstance(targets, list | tuple) and targets else [targets]
             form = user_dtype(key), tuple(key.shape), where
             found.append([(own, checked_out(own, *form)) for own in group if own is not None])
         return found
 
     def _each(self, values: Any) -> Iterable[tuple[str, KeyDescription, Any]]:
         """Of each key how an error of it begins, and what was given for it."""
-        wheres = [self._registry.where(self.call, one) for one in self.keys.given]
-        return zip(wheres, self.keys.keys, self._registry.each(self.call, self.keys, values), strict=True)
+        wheres = [self._registry.where(self.name, one) for one in self.keys.user_keys]
+        return zip(wheres, self.keys.keys, self._registry.each(self.name, self.keys, values), strict=True)
 
 
-Given: TypeAlias = WholeKeys | TableRows
+Call: TypeAlias = KeyCall | RowCall
 
 # --- Reads several keys at one version while others push --------------------------------------------------------------
 # It waits for nothing: it goes on where one of its pulls ends.
@@ -183,10 +183,10 @@ TRIES: Final = 8
 further one asks for a version further ahead, until the keys reach it later than the pull does."""
 
 
-def consistent_read(given: WholeKeys) -> Future[tuple[int, list[Array]]]:
+def consistent_read(call: KeyCall) -> Future[tuple[int, list[Array]]]:
     """Ends with values that the keys of a pull had at one version, and which: the newest that can be had. In mode sync
     alone. Fails with StorePassedError where keys have passed every version that was tried."""
-    keys, pull = given.keys.keys, partial(given.begin, with_versions=True)
+    keys, pull = call.keys.keys, partial(call.begin, with_versions=True)
     count, versioned = len(keys), [number for number, key in enumerate(keys) if key.slots]
     newest = pull([0] * count, [])
     future: StoreFuture[tuple[int, list[Array]]] = StoreFuture()
@@ -272,8 +272,9 @@ class SlotSteps:
         self.start = start
         self._counts = dict.fromkeys([key.key for key in user_keys(described) if registry.slot in key.slots], start)
         """Of each key that the slot pushes, how many steps have begun, by the store's name."""
-        self._turn = 0
-        """How often steps were counted."""
+        self._sequence = 0
+        """Counts how often steps were counted, as a seqlock does: a signal's handler may have counted some
+        meanwhile."""
         self._ended = start
         """So many steps were ended as a whole."""
         self._to_end: dict[int, list[str]] = {}
@@ -296,7 +297,7 @@ class SlotSteps:
             is_here = _ON_HOST.issuperset(map(type, arrays))
             if not is_here:
                 self._traffic.load(arrays)
-            turn = self._turn
+            sequence = self._sequence
             steps = begun = [*map(self._counts.__getitem__, names)]
             if step is not None:
                 check_number(step, f"{self._registry.call(call)}: step")
@@ -305,10 +306,10 @@ class SlotSteps:
             elif self._failed:
                 self._check_none_refused(call, names, begun)
             counted = dict(zip(names, map(max, begun, map(_NEXT, steps)), strict=True))
-            if self._turn != turn:  # A signal's handler has counted steps meanwhile.
+            if self._sequence != sequence:  # A signal's handler has counted steps meanwhile.
                 return self.push(call, names, step, arrays, send)
             try:
-                self._turn += 1  # No handler runs from the comparison to the end of the next call.
+                self._sequence += 1  # No handler runs from the comparison to the end of the next call.
                 self._counts.update(counted)
                 if step is not None:  # It has failed no more, whenever it begins.
                     for name in names:
@@ -381,7 +382,7 @@ class SlotSteps:
             again = self._traffic.bring(where, [], [], lambda _: hand_over([(int(step), [])]))
             return after(again, self._ended_before)
         with uninterrupted(), self._lock:
-            turn, counts, last = self._turn, self._counts, None if step is None else int(step)
+            sequence, counts, last = self._sequence, self._counts, None if step is None else int(step)
             while self._failed_ends:
                 self._to_end |= self._failed_ends[0]
                 self._failed_ends.popleft()
@@ -398,9 +399,9 @@ class SlotSteps:
             ended |= {one: names for one, names in self._to_end.items() if one <= last}
             skipped = sorted({name for names in ended.values() for name in names if counts[name] <= last})
             counted = dict.fromkeys(skipped, last + 1)
-            if self._turn != turn:  # A signal's handler has counted steps meanwhile.
+            if self._sequence != sequence:  # A signal's handler has counted steps meanwhile.
                 return self.end(step, hand_over)
-            self._turn += 1  # No handler runs from the comparison to the end of the next statement.
+            self._sequence += 1  # No handler runs from the comparison to the end of the next statement.
             # From here on whatever is raised leaves them to be ended again.
             self._counts, self._to_end = self._counts | counted, self._to_end | ended
             self._ended = max(self._ended, last + 1)

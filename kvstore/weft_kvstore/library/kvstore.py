@@ -21,7 +21,7 @@ from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
 from weft_kvstore.client.operation import KeyOperation, RowOperation
-from weft_kvstore.client.plan import Keys, KeySet
+from weft_kvstore.client.plan import KeyList, Keys
 from weft_kvstore.client.store_client import Store, StoreClient
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description, user_key
@@ -32,21 +32,21 @@ from weft_kvstore.futures import finished, joined, nothing
 from weft_kvstore.hyper import HyperTimeline
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
-    as_given,
     as_kept,
+    as_users_have,
     checked,
     user_dtype,
 )
 from weft_kvstore.library.calls import (
-    Given,
+    Call,
+    KeyCall,
     SlotSteps,
-    WholeKeys,
     check_number,
     checked_priority,
     consistent_read,
     is_whole,
 )
-from weft_kvstore.library.rows import MASTER, TableRows
+from weft_kvstore.library.rows import MASTER, RowCall
 from weft_kvstore.library.waits import Barriers, await_shards
 from weft_kvstore.local import LocalSlot, LocalStore
 from weft_kvstore.process import OwnProcess
@@ -97,9 +97,9 @@ class KVStore:
         self._hyper = HyperTimeline(description)
         self._steps = SlotSteps(store.failed, self._registry, self._traffic, step)
         own = [(index, key) for index, key in enumerate(description.keys) if key.key == BARRIER_KEY]
-        self._barriers = Barriers(store, KeySet([own[0][1]], [own[0][0]], slot, single=True)) if own else None
-        self._whole = partial(WholeKeys, self._registry, store)
-        self._rows = partial(TableRows, self._registry, store)
+        self._barriers = Barriers(store, KeyList([own[0][1]], [own[0][0]], slot, single=True)) if own else None
+        self._whole = partial(KeyCall, self._registry, store)
+        self._rows = partial(RowCall, self._registry, store)
         _stores.add(self)
 
     @classmethod
@@ -242,9 +242,9 @@ class KVStore:
         mode, or if the process connected at a later `step`; in sync mode they are rejected once a step was applied.
         """
         where, call = self._registry.where, "init"
-        keys = self._registry.key_set(key, call, rows=None)
+        keys = self._registry.key_list(key, call, rows=None)
         values = self._registry.each(call, keys, value)
-        for one, spec in zip(keys.given, keys.keys, strict=True):
+        for one, spec in zip(keys.user_keys, keys.keys, strict=True):
             if not is_given(spec):
                 made = f"the shards make its first value ({spec.initializer.op_type})"
                 detail = f'{made}; one can be given where the description says initializer = "given"'
@@ -253,7 +253,7 @@ class KVStore:
             raise StoreRefusedError(f"{self._registry.call(call)}: by: slot {by!r} of {self.slots}")
         if by not in {None, self.slot} or self._steps.start:  # Who takes over finds what was given.
             return finished(None)
-        for one, spec, first in zip(keys.given, keys.keys, values, strict=True):
+        for one, spec, first in zip(keys.user_keys, keys.keys, values, strict=True):
             if first is None or self._steps.of(spec.key):
                 detail = "has to give a value"
                 if first is not None:
@@ -262,15 +262,15 @@ class KVStore:
                 raise StoreRefusedError(f"{where(call, one)}: slot {self.slot} {detail}")
         arrays = [
             checked(first, user_dtype(spec), tuple(spec.shape), f"{where(call, one)}: value")
-            for one, spec, first in zip(keys.given, keys.keys, values, strict=True)
+            for one, spec, first in zip(keys.user_keys, keys.keys, values, strict=True)
         ]
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
             calls = [
                 self._rows("set_rows", one, np.arange(len(first)), first)
                 if spec.rows
-                else self._whole("set", self._registry.key_set(one, call), first)
-                for one, spec, first in zip(keys.given, keys.keys, hosts, strict=True)
+                else self._whole("set", self._registry.key_list(one, call), first)
+                for one, spec, first in zip(keys.user_keys, keys.keys, hosts, strict=True)
             ]
             return joined([each.begin([0], each.arrays) for each in calls], nothing)
 
@@ -284,7 +284,7 @@ class KVStore:
         A higher `priority` is sent first; equal ones follow the keys' priorities in the description. The future ends
         when the shards have the gradient, which may be before they apply it.
         """
-        keys = self._registry.key_set(key, "push", pushes=True)
+        keys = self._registry.key_list(key, "push", pushes=True)
         return self._call(self._whole("push", keys, gradient), step, priority)
 
     def push_rows(
@@ -296,25 +296,25 @@ class KVStore:
         empty."""
         return self._call(self._rows("push_rows", key, ids, rows), step, priority)
 
-    def _call(self, given: Given, number: int | None, priority: int = 0, *, settled: bool = False) -> Future[Any]:
+    def _call(self, call: Call, number: int | None, priority: int = 0, *, settled: bool = False) -> Future[Any]:
         """Begins a call that pushes a step, or pulls a version, or both. What is pulled has the types that users have,
         and is in the arrays that they have given for it."""
         if type(priority) is not int or priority:
-            priority = checked_priority(priority, self._registry.call(given.call))
-        pushes, steps, keys = given.kind is not None, self._steps, given.keys
+            priority = checked_priority(priority, self._registry.call(call.name))
+        pushes, steps, keys = call.kind is not None, self._steps, call.keys
         if pushes and steps.start:
-            steps.check_scale(given.call)
+            steps.check_scale(call.name)
         check = steps.check if pushes or number is None else None
         reading = Reading.SETTLED if settled else Reading.OWN
-        begin = partial(given.begin, check=check, reading=reading, priority=priority)
-        begun = (steps.push if pushes else steps.pull)(given.call, keys.names, number, given.arrays, begin)
+        begin = partial(call.begin, check=check, reading=reading, priority=priority)
+        begun = (steps.push if pushes else steps.pull)(call.name, keys.names, number, call.arrays, begin)
         if steps.start:
             begun = steps.or_not_restored(keys.names, begun)
-        if given.outs is None:
+        if call.outs is None:
             return begun
-        found = joined([begun], lambda one: as_given(keys.keys, one if keys.single else one[0]))
-        where = self._registry.call(given.call)
-        return self._traffic.deliver(where, keys.names, found, given.outs, single=keys.single)
+        found = joined([begun], lambda one: as_users_have(keys.keys, one if keys.single else one[0]))
+        where = self._registry.call(call.name)
+        return self._traffic.deliver(where, keys.names, found, call.outs, single=keys.single)
 
     @overload
     def pull(
@@ -338,7 +338,7 @@ class KVStore:
         The result is a new array, or `out`, which may be on a GPU or a PyTorch parameter. In async mode `settled` waits
         for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
         """
-        keys = self._registry.key_set(key, "pull")
+        keys = self._registry.key_list(key, "pull")
         return self._call(self._whole("pull", keys, out=out), version, priority, settled=settled)
 
     def pull_rows(
@@ -366,7 +366,7 @@ class KVStore:
         self, key: UserKey | UserKeys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
     ) -> Future[Any]:
         """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
-        keys = self._registry.key_set(key, "pushpull", pushes=True)
+        keys = self._registry.key_list(key, "pushpull", pushes=True)
         return self._call(self._whole("pushpull", keys, gradient, out=out), step, priority)
 
     def pushpull_rows(
@@ -387,7 +387,7 @@ class KVStore:
 
     def pull_state(self, key: UserKey | UserKeys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
         """The optimizer's state of a key, such as momentum, by name; each of the key's shape."""
-        keys = self._registry.key_set(key, "pull_state")
+        keys = self._registry.key_list(key, "pull_state")
         return self._call(self._whole("pull_state", keys), version, settled=settled)
 
     def pull_state_rows(
@@ -399,19 +399,19 @@ class KVStore:
     def set(self, key: UserKey | UserKeys, value: Any, *, version: int) -> Future[None]:
         """Sets the key's value at a version that has not passed; where slots go on by themselves behind what this slot
         has pushed before, whatever the version."""
-        return self._set(self._whole("set", self._registry.key_set(key, "set"), value), version)
+        return self._set(self._whole("set", self._registry.key_list(key, "set"), value), version)
 
     def set_rows(self, key: UserKey | UserKeys, ids: Any, rows: Any, *, version: int) -> Future[None]:
         """`set` of rows of a table; of an id that is there twice the last row counts."""
         return self._set(self._rows("set_rows", key, ids, rows), version)
 
-    def _set(self, given: Given, version: int) -> Future[None]:
+    def _set(self, call: Call, version: int) -> Future[None]:
         def begin(versions: list[int], hosts: list[Array]) -> Future[None]:
             if self.description.mode is not Mode.SYNC:  # There 0 would be a first value, which changes no later one.
                 versions = [max(one, 1) for one in versions]
-            return given.begin(versions, hosts)
+            return call.begin(versions, hosts)
 
-        return self._steps.set(given.call, given.keys.names, version, given.arrays, begin)
+        return self._steps.set(call.name, call.keys.names, version, call.arrays, begin)
 
     def restore(self, key: UserKey | UserKeys, value: Any, state: Any = None, *, step: int) -> Future[None]:
         """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
@@ -422,21 +422,21 @@ class KVStore:
         Not with `commit`.
         """
         call = "restore"
-        keys = self._registry.key_set(key, call)
+        keys = self._registry.key_list(key, call)
         values, states = (self._registry.each(call, keys, one) for one in (value, state))
         self._steps.check_start(call, step)
         if self.description.commit is not None:
             detail = "a store with commit cannot be restored: its steps begin at 0"
             raise StoreRefusedError(f"{self._registry.call(call)}: {detail}")
         arrays: list[Any] = []
-        sent: list[tuple[KeySet, int]] = []
-        for one, spec, first, named in zip(keys.given, keys.keys, values, states, strict=True):
+        sent: list[tuple[KeyList, int]] = []
+        for one, spec, first, named in zip(keys.user_keys, keys.keys, values, states, strict=True):
             where, shape = self._registry.where(call, one), tuple(spec.shape)
             state_arrays, master = self._state_arrays(spec, named, shape, where)
             if master is None:
                 master = checked(first, user_dtype(spec), shape, f"{where}: value")
             arrays += [*state_arrays, master]
-            own = self._registry.key_set(one, call)
+            own = self._registry.key_list(one, call)
             sent += [(own, number) for number in (*range(1, len(state_arrays) + 1), 0)]
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
@@ -459,11 +459,11 @@ class KVStore:
         tables, and wait for it: the other slots wait for those."""
         call = "restore_rows"
         self._steps.check_start(call, step)
-        given = self._rows(call, key, ids, rows)
-        states = self._registry.each(call, given.keys, state)
-        arrays, of_state = given.arrays, list[tuple[int, int]]()
+        sent = self._rows(call, key, ids, rows)
+        states = self._registry.each(call, sent.keys, state)
+        arrays, of_state = sent.arrays, list[tuple[int, int]]()
         count = len(arrays)
-        for at, (one, named) in enumerate(zip(given.tables, states, strict=True)):
+        for at, (one, named) in enumerate(zip(sent.tables, states, strict=True)):
             found, master = self._state_arrays(one.spec, named, one.shape, one.where)
             if master is not None:
                 arrays[2 * at + 1] = master
@@ -472,31 +472,31 @@ class KVStore:
 
         def give(versions: list[int], hosts: list[Array]) -> Future[None]:
             """Values first: there is state of rows that are there."""
-            begun = [given.begin(versions, hosts)]
+            begun = [sent.begin(versions, hosts)]
             for (at, array), values in zip(of_state, hosts[count:], strict=True):
-                one, kind = given.tables[at], PayloadKind.RESTORED_STATE
+                one, kind = sent.tables[at], PayloadKind.RESTORED_STATE
                 kept, rows = one.checked_ids(hosts[2 * at]), values.astype(one.dtype, copy=False)
                 state = RowOperation(one.keys, payload_kind=kind, step=array, arrays=rows, ids=kept)
                 begun.append(self._store.submit(state))
             return joined(begun, nothing)
 
-        return self._steps.set(call, given.keys.names, step, arrays, give)
+        return self._steps.set(call, sent.keys.names, step, arrays, give)
 
     def _state_arrays(
-        self, spec: KeyDescription, given: Any, shape: tuple[int, ...], where: str
+        self, spec: KeyDescription, state: Any, shape: tuple[int, ...], where: str
     ) -> tuple[list[Any], Any]:
         """The rule's arrays of a key, in their order, none where there is None; and the `MASTER`, or None. Raises
         StoreRefusedError."""
 
         def array(name: str) -> Any:
-            return checked(given[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}")
+            return checked(state[name], np.dtype(spec.dtype), shape, f"{where}: state {name!r}")
 
-        has_master = spec.half is not None and isinstance(given, Mapping) and MASTER in given
-        if given is None:
+        has_master = spec.half is not None and isinstance(state, Mapping) and MASTER in state
+        if state is None:
             return [], None
-        if not isinstance(given, Mapping):
-            raise StoreRefusedError(f"{where}: state: a dictionary of arrays by name, not a {type(given).__name__}")
-        wanted, found = self._registry.state_of(spec), [name for name in given if not has_master or name != MASTER]
+        if not isinstance(state, Mapping):
+            raise StoreRefusedError(f"{where}: state: a dictionary of arrays by name, not a {type(state).__name__}")
+        wanted, found = self._registry.state_of(spec), [name for name in state if not has_master or name != MASTER]
         if set(found) != set(wanted):
             kept, told = (", ".join(map(str, names)) or "nothing" for names in (wanted, found))
             raise StoreRefusedError(f"{where}: state: the rule keeps {kept}, not {told}")
@@ -508,10 +508,10 @@ class KVStore:
         if (mode := self.description.mode) is not Mode.SYNC:
             detail = f"in mode {mode.value} each slot has versions of its own"
             raise StoreRefusedError(f"{self._registry.call(call)}: {detail}")
-        keys = self._registry.key_set(key, call)
+        keys = self._registry.key_list(key, call)
         pull = self._whole("pull", keys)
         read = self._traffic.bring(self._registry.call(call), keys.names, [], lambda _: consistent_read(pull))
-        return joined([read], lambda found: (found[0][0], as_given(keys.keys, found[0][1])))
+        return joined([read], lambda found: (found[0][0], as_users_have(keys.keys, found[0][1])))
 
     # --- Buffers, steps, barriers
 

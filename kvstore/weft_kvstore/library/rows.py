@@ -12,7 +12,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.operation import Check, Ids, RowOperation
-from weft_kvstore.client.plan import Keys, KeySet
+from weft_kvstore.client.plan import KeyList, Keys
 from weft_kvstore.client.store_client import Store
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -53,7 +53,7 @@ def with_masters(specs: Sequence[KeyDescription], begun: Sequence[Future[Any]]) 
     ]
 
 
-class TableRows:
+class RowCall:
     """A call of rows of one table, or of a list: of `ids`, with `rows` for them if it sends these. It pulls those of
     the same ids, or of `pull_ids`. `arrays` are to be on the host before it begins: by turns the ids and the rows that
     are sent, then the ids of other rows that are pulled.
@@ -71,19 +71,19 @@ class TableRows:
         out: Any = None,
         pull_ids: Any = None,
     ) -> None:
-        self.call, self._registry, self._store = call, registry, store
+        self.name, self._registry, self._store = call, registry, store
         self.kind, self._pulls = CALLS[call.removesuffix("_rows")]
         self._of_state = call == "pull_state_rows"
         pushes = self.kind is PayloadKind.GRADIENT
         if pull_ids is ids:  # They travel once.
             pull_ids = None
-        keys = self.keys = registry.key_set(key, call, rows=True, pushes=pushes)
+        keys = self.keys = registry.key_list(key, call, rows=True, pushes=pushes)
         each = map(partial(registry.each, call, keys), (ids, rows, out, pull_ids))
         self.tables, self._pulled = list[Table](), list[Table]()
         self.arrays, others = list[Any](), list[Any]()
         delivers = False
-        for one, spec, some, values, target, other in zip(keys.given, keys.keys, *each, strict=True):
-            own = keys if keys.single else registry.key_set(one, call, rows=True)
+        for one, spec, some, values, target, other in zip(keys.user_keys, keys.keys, *each, strict=True):
+            own = keys if keys.single else registry.key_list(one, call, rows=True)
             where, grows = registry.where(call, one), spec.growth is not None
             table = pulled = Table(
                 own,
@@ -124,8 +124,8 @@ class TableRows:
                 wanted = ids = table.checked_ids(hosts[2 * at])
                 rows = hosts[2 * at + 1].astype(table.dtype, copy=False)
             if self._pulls and (self.kind is None or pulled is not table):
-                given, before_padding = pulled.checked_ids(hosts[at - len(numbers)])
-                wanted = given.copy(), before_padding
+                distinct, before_padding = pulled.checked_ids(hosts[at - len(numbers)])
+                wanted = distinct.copy(), before_padding
             make = partial(
                 RowOperation,
                 table.keys,
@@ -156,7 +156,7 @@ class Table:
     their rows. `out` is an array for these, as it was given and as it is written. Where it `counts` them, there may be
     no more than a call may have."""
 
-    def __init__(self, keys: KeySet, where: str, ids: Any, out: Any, *, counts: bool) -> None:
+    def __init__(self, keys: KeyList, where: str, ids: Any, out: Any, *, counts: bool) -> None:
         (self.spec,), (self.dtype,) = keys.keys, keys.dtypes
         self.keys, self.where = keys, where
         if type(ids) is not np.ndarray or ids.dtype != np.int64 or not ids.size:

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft_kvstore.client.core import noted
 from weft_kvstore.client.operation import KeyOperation
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import KeyList
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import Store, StoreClient
 from weft_kvstore.description.records import StoreDescription
@@ -80,7 +80,7 @@ class Barriers:
     """Each begins once the one before has ended, and fails with it. Where the push of one failed, the next call makes
     it again: no number is ever left out, or nobody could meet any more."""
 
-    def __init__(self, store: Store, key: KeySet) -> None:
+    def __init__(self, store: Store, key: KeyList) -> None:
         self._store = store
         self._key = key
         self._number: int | None = None

@@ -52,7 +52,7 @@ class Merger:
         self.queue: list[tuple[int, int, int, Iterator[None]]] = []
         self.has_merged = False
         """Whether gradients of buckets were merged; `ShardCore.wants_flush` sets it back to False."""
-        self._turn = 0
+        self._sequence = 0
         self.batch_count = self.batch_bytes = 0
         """Pieces, and bytes of them, since `ShardCore.flush` has set both back to 0."""
         self.stage: WorkStage = "merge"
@@ -177,8 +177,10 @@ class Merger:
                     return
             finally:
                 self.at_once_s += self.clock() - begun
-        self._turn += 1
-        heapq.heappush(self.queue, (priority if self._priorities else 0, self._turn, min(nbytes, PIECE_BYTES), task))
+        self._sequence += 1
+        heapq.heappush(
+            self.queue, (priority if self._priorities else 0, self._sequence, min(nbytes, PIECE_BYTES), task)
+        )
 
     def _changing(self, bucket: Bucket, todo: list[Range]) -> Iterator[None]:
         first = todo[0][0]

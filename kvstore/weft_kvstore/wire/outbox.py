@@ -304,9 +304,9 @@ class Outbox(Generic[E, W]):
         """The frame to send now, of the most urgent slices, `most` bytes of them where none is larger; None where
         nothing waits or the credit is used up."""
         heap, credit = self._heap, self.bounds.credit_bytes
-        room = credit - self.in_flight_bytes
+        credit_left = credit - self.in_flight_bytes
         largest = int(min(self.bounds.frame_bytes, most))
-        limit = min(largest, room)
+        limit = min(largest, credit_left)
         if limit < min(largest, self.queued_bytes) and 2 * self.in_flight_bytes > credit:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         segments: list[OutSegment[E, W]] = []
@@ -325,7 +325,7 @@ class Outbox(Generic[E, W]):
                 side: Literal["left", "right"] = "right" if segment.seq < seq else "left"
                 count = min(count, max(int(segment.priorities.searchsorted(priority, side)), 1))
             if not count:  # A frame's first slice may be larger than the limit, and than the credit if it goes alone.
-                if segments or (int(segment.bounds[1]) - segment.start > room and self.in_flight_bytes):
+                if segments or (int(segment.bounds[1]) - segment.start > credit_left and self.in_flight_bytes):
                     break
                 count = 1
             if count < segment.count:

@@ -54,7 +54,7 @@ def steps_of(step: int) -> list[tuple[str, Call]]:
     w, v, t = numbers(step, 1, shape=40), numbers(step, 2, shape=24), numbers(step, 3, shape=(4, 2))
     return [
         ("push", lambda store: store.push("w", step, [w][0])),
-        ("pushpull", lambda store: store.pushpull(store.key_set("v"), step, [v])),
+        ("pushpull", lambda store: store.pushpull(store.key_list("v"), step, [v])),
         ("pushpull t", lambda store: pushpull_rows(store, step, t, IDS[::-1].copy(), np.array([4, 2, 3]))),
         ("pull", lambda store: store.pull(["w", "v"], step + 1)),
         ("pull t", lambda store: store.pull("t", step + 1, np.array([4, 4, -1, 1]), priority=1)),

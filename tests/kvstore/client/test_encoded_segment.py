@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compressed_store import KINDS, compressed_store
 from weft_kvstore.client.encoders import EncodedSegment, GradientEncoders
-from weft_kvstore.client.plan import ByteRange, KeySet, PlanSegment, key_plan
+from weft_kvstore.client.plan import ByteRange, KeyList, PlanSegment, key_plan
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.sharding import codec_of, routing_of
 
@@ -28,7 +28,7 @@ class Sender:
     def __init__(self, kind: str, places: list[int]) -> None:
         self.description: StoreDescription = STORES[kind]
         self.routing = routing_of(self.description)
-        self.keys = KeySet([self.description.keys[place] for place in places], places, SLOT)
+        self.keys = KeyList([self.description.keys[place] for place in places], places, SLOT)
         self.encoders = GradientEncoders(self.description, self.routing, SLOT)
         self.setting = KINDS[kind]
         self.owed: dict[tuple[int, int], Array | None] = {}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
 from weft_kvstore.client.encoders import GradientEncoders, KeyEncoder
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import KeyList
 from weft_kvstore.description.records import (
     CommitDescription,
     CompressionDescription,
@@ -34,9 +34,9 @@ def encoders_of(description: StoreDescription, slot: int = SLOT) -> GradientEnco
     return GradientEncoders(description, routing_of(description), slot)
 
 
-def keys_of(description: StoreDescription, *names: str) -> KeySet:
+def keys_of(description: StoreDescription, *names: str) -> KeyList:
     places = {key.key: place for place, key in enumerate(description.keys)}
-    return KeySet([description.keys[places[name]] for name in names], [places[name] for name in names], SLOT)
+    return KeyList([description.keys[places[name]] for name in names], [places[name] for name in names], SLOT)
 
 
 STORE = compressed_store(gradients=TWO_BIT)
@@ -57,7 +57,7 @@ def ended(
     encoders.end_push(begun.values(), step, failed=failed)
 
 
-def encode(encoders: GradientEncoders, keys: KeySet, step: int) -> None:
+def encode(encoders: GradientEncoders, keys: KeyList, step: int) -> None:
     """Pushes ones of each key, which is acknowledged."""
     begun = encoders.begin(keys, step)
     for encoder, dtype, shape in zip(begun.values(), keys.dtypes, keys.shapes, strict=True):
@@ -67,7 +67,7 @@ def encode(encoders: GradientEncoders, keys: KeySet, step: int) -> None:
     ended(encoders, begun, step)
 
 
-def is_known(encoders: GradientEncoders, keys: KeySet, step: int) -> bool:
+def is_known(encoders: GradientEncoders, keys: KeyList, step: int) -> bool:
     """Whether nothing of it is encoded, as it has arrived before."""
     return set(encoders.begin(keys, step).values()) <= {None}
 

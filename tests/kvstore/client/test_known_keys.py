@@ -20,20 +20,20 @@ def keys() -> Keys:
 
 
 def test_a_set_has_its_keys_in_the_order_of_the_call_and_is_made_once(keys: Keys) -> None:
-    found = keys.key_set(["b", "a"], "push")
+    found = keys.key_list(["b", "a"], "push")
     assert (found.names, found.key_indices, found.shapes) == (("b", "a"), (2, 0), ((2, 2), (3,)))
-    assert keys.key_set(("b", "a"), "pull") is found
-    assert keys.key_set(["a", "b"], "pull") is not found
+    assert keys.key_list(("b", "a"), "pull") is found
+    assert keys.key_list(["a", "b"], "pull") is not found
 
 
 def test_a_key_is_not_a_list_of_one_though_they_are_pushed_alike(keys: Keys) -> None:
-    alone, several = keys.key_set("a", "push"), keys.key_set(["a"], "push")
+    alone, several = keys.key_list("a", "push"), keys.key_list(["a"], "push")
     assert (alone.single, several.single, alone.names, several.names) == (True, False, ("a",), ("a",))
 
 
 def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: Keys) -> None:
-    table = keys.key_set("t", "pull", rows=True)
-    assert keys.key_set("t", "push", rows=True) is table
+    table = keys.key_list("t", "pull", rows=True)
+    assert keys.key_list("t", "push", rows=True) is table
     assert (table.names, table.key_indices, str(table)) == (("t",), (1,), "rows of key 't'")
 
 
@@ -43,10 +43,10 @@ def test_what_is_remembered_is_bounded_by_the_keys_of_all_lists(monkeypatch: pyt
     names = [f"k{number}" for number in range(6)]
     keys = Keys(store_of([key_of(name, (1,), 1) for name in names], slots=1, shards=1), 0)
     lists = [names[number:] + names[:number] for number in range(5)]
-    first, *_ = [keys.key_set(some, "push") for some in lists[:4]]
-    assert keys.key_set(lists[0], "push") is first
-    keys.key_set(lists[4], "push")
-    again = keys.key_set(lists[0], "push")
+    first, *_ = [keys.key_list(some, "push") for some in lists[:4]]
+    assert keys.key_list(lists[0], "push") is first
+    keys.key_list(lists[4], "push")
+    again = keys.key_list(lists[0], "push")
     assert (again is first, again.names) == (False, first.names)
 
 
@@ -58,22 +58,22 @@ def test_what_is_remembered_is_bounded_by_the_keys_of_all_lists(monkeypatch: pyt
             "slot 0: barrier of key 'c': the store has no such key; there are 'a', 't', 'b'",
         ),
         (
-            lambda keys: keys.key_set("c", "push"),
+            lambda keys: keys.key_list("c", "push"),
             "slot 0: push of key 'c': the store has no such key; there are 'a', 't', 'b'",
         ),
         (
-            lambda keys: keys.key_set("t", "push"),
+            lambda keys: keys.key_list("t", "push"),
             "slot 0: push of key 't': it is a table: say which rows, with push_rows",
         ),
         (
-            lambda keys: keys.key_set("a", "pull_rows", rows=True),
+            lambda keys: keys.key_list("a", "pull_rows", rows=True),
             "slot 0: pull_rows of key 'a': it is no table: call pull",
         ),
         (
-            lambda keys: keys.key_set(["a", "t"], "set"),
+            lambda keys: keys.key_list(["a", "t"], "set"),
             "slot 0: set of key 't': it is a table: say which rows, with set_rows",
         ),
-        (lambda keys: keys.key_set(["a", "b", "a"], "read"), "slot 0: read: key 'a' is named twice"),
+        (lambda keys: keys.key_list(["a", "b", "a"], "read"), "slot 0: read: key 'a' is named twice"),
     ],
 )
 def test_a_key_that_does_not_fit_is_refused_by_slot_call_and_name(

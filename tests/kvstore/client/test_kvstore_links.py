@@ -359,7 +359,7 @@ def test_a_pushpull_behind_a_push_that_has_failed_fails_once_its_gradients_have_
     store, client, gradient, out = simulation.stores[0], simulation.clients[0], ones(10), np.full(10, 7.0, np.float32)
     ended(simulation, store.pull("w", 0))
     first = store.push("w", 0, ones(10))
-    made = [store.pushpull(store.key_set(["w"]), step, [gradient], out=[out]) for step in (1, 2)]
+    made = [store.pushpull(store.key_list(["w"]), step, [gradient], out=[out]) for step in (1, 2)]
     fails(client, first, StoreLostError("silent"))
     client.end_futures()
     assert [one.done() for one in (first, *made)] == [True, False, False]
@@ -603,7 +603,7 @@ def test_what_is_not_refused_of_a_value_is_set() -> None:
 def test_pushes_come_behind_a_pushpull_that_waits_for_a_value_to_be_set() -> None:
     simulation = Simulation(ASYNC)
     store = simulation.stores[0]
-    keys = store.key_set("w")
+    keys = store.key_list("w")
     calls = [store.set("w", 0, 10 * ones(4)), store.pushpull(keys, 0, [ones(4)])]
     calls += [store.push("w", step, ones(4)) for step in range(1, 4)]
     simulation.finish(ANY, *calls)
@@ -684,7 +684,7 @@ def test_a_call_that_waits_long_for_a_slot_says_for_which_and_others_do_not_repe
 def test_a_barrier_that_waits_long_says_who_has_not_called_it(caplog: pytest.LogCaptureFixture) -> None:
     simulation = Simulation(described(zero(BARRIER_KEY, (), 2), shards=1), LINK)
     store = simulation.stores[0]
-    Barriers(store, store.key_set(BARRIER_KEY)).meet()
+    Barriers(store, store.key_list(BARRIER_KEY)).meet()
     simulation.settle(ANY)
     pass_time(simulation, LOG_AFTER_S + 2)
     told = r"slot 0: barrier has waited [567] s: shard 0 at tcp://shard-0: waits for slots 1 to call it"

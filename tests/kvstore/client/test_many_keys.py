@@ -18,7 +18,7 @@ from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StorePassedError, StoreTimeoutError
-from weft_kvstore.library.calls import TRIES, WholeKeys, consistent_read
+from weft_kvstore.library.calls import TRIES, KeyCall, consistent_read
 from weft_kvstore.settings import STEPS_AHEAD, LinkSettings
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import decode_request
@@ -165,9 +165,9 @@ def test_values_are_set_for_many_keys_at_once() -> None:
     assert [float(value[3]) for value in found] == [1.0, 9.0, 2.0]
 
 
-def whole(store: ByName, call: str, keys: list[str]) -> WholeKeys:
+def whole(store: ByName, call: str, keys: list[str]) -> KeyCall:
     """A call as the library has it."""
-    return WholeKeys(store.named, store, call, store.named.key_set(keys, call))
+    return KeyCall(store.named, store, call, store.named.key_list(keys, call))
 
 
 def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
@@ -195,7 +195,7 @@ def ones() -> np.ndarray:
 def test_at_the_deadline_a_call_of_many_keys_says_which_it_was_and_who_is_missing(call: str) -> None:
     cluster = Cluster(small(9, slots=2))
     names, store = [f"k{number}" for number in range(9)], cluster.store
-    future = store.pull(names, 1) if call == "pull" else store.pushpull(store.key_set(names), 0, [ones()] * 9)
+    future = store.pull(names, 1) if call == "pull" else store.pushpull(store.key_list(names), 0, [ones()] * 9)
     for _ in range(61):
         assert not future.done()
         while cluster.step(cluster.choose):
@@ -310,7 +310,7 @@ def test_pushes_of_several_calls_are_one_run_and_only_the_wrong_one_of_them_fail
     begun = len(simulation.delivered)
     last = STEPS_AHEAD + 1
     pushed = {name: one.push(name, last, gradients[name]) for name in "abc"}
-    pushpull = one.pushpull(one.key_set("d"), last, [gradients["d"]])
+    pushpull = one.pushpull(one.key_list("d"), last, [gradients["d"]])
     for _ in range(cuts):
         for _ in range(8):
             simulation.step(choose)

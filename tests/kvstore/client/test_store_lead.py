@@ -611,14 +611,14 @@ def test_ctrl_c_comes_though_another_signals_handler_raised_before_interrupts_we
         interrupts.__enter__()  # Nobody calls `__exit__`.
 
     broken_off()
-    assert Interrupts.are_held
+    assert Interrupts.are_deferred
     with interrupts:
-        assert Interrupts.are_held, "what was not left is entered again"
-    assert (Interrupts.are_held, signal.getsignal(signal.SIGINT)) == (False, before)
+        assert Interrupts.are_deferred, "what was not left is entered again"
+    assert (Interrupts.are_deferred, signal.getsignal(signal.SIGINT)) == (False, before)
     broken_off()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    assert (Interrupts.are_held, signal.getsignal(signal.SIGINT)) == (False, before)
+    assert (Interrupts.are_deferred, signal.getsignal(signal.SIGINT)) == (False, before)
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -634,8 +634,8 @@ def test_a_wait_lets_interrupts_through_again_that_another_signals_handler_has_l
         assert isinstance(outer, Interrupts)
         with uninterrupted(waits=True) as inner:
             assert not isinstance(inner, Interrupts)
-        assert Interrupts.are_held
-    assert (Interrupts.are_held, signal.getsignal(signal.SIGINT)) == (False, before)
+        assert Interrupts.are_deferred
+    assert (Interrupts.are_deferred, signal.getsignal(signal.SIGINT)) == (False, before)
 
 
 def test_a_child_that_a_thread_forks_has_its_own_main_thread_and_the_handler_of_sigint() -> None:
@@ -648,7 +648,7 @@ def test_a_child_that_a_thread_forks_has_its_own_main_thread_and_the_handler_of_
             warnings.simplefilter("ignore")  # Others warn of a fork among threads, which is what this is about.
             child = os.fork()
         if not child:
-            is_right = Interrupts.thread == threading.get_ident() and not Interrupts.are_held
+            is_right = Interrupts.thread == threading.get_ident() and not Interrupts.are_deferred
             os._exit(0 if is_right and signal.getsignal(signal.SIGINT) is before else 1)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 

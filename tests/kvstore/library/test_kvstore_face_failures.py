@@ -363,7 +363,7 @@ def test_a_refused_barrier_is_made_again_with_its_number(make: Make, raises: boo
 
 def test_a_forked_child_is_told_to_connect_and_closes_nothing(make: Make) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd", lr=1.0))
-    own, keys = store._store, store._registry.key_set("w", "pull")
+    own, keys = store._store, store._registry.key_list("w", "pull")
     calls: list[Callable[[], object]] = [
         lambda: store.push("w", ones(2)),
         lambda: store.pull("w"),

@@ -158,7 +158,7 @@ def test_every_call_has_its_own_version_and_counts_once_however_often_connection
     key = Key(shape=(64,), initializer=0.0)
     description = describe({"w": key}, slots=slots, shards=["tcp://127.0.0.1:1"], rule="sgd", lr=1.0, slice_bytes=64)
     simulation = Simulation(description, LinkSettings(credit_bytes=256, frame_bytes=128))
-    keys = [store.key_set("w") for store in simulation.stores.values()]
+    keys = [store.key_list("w") for store in simulation.stores.values()]
     for step in range(steps):
         calls = [simulation.stores[slot].pushpull(keys[slot], step, [ones(64)]) for slot in range(slots)]
         for _ in range(60):

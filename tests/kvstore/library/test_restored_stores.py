@@ -274,7 +274,7 @@ def test_what_does_not_fit_a_table_is_not_restored() -> None:
         ):
             with pytest.raises(StoreRefusedError, match=told):
                 call()
-        table, ids = store._registry.key_set("t", "restore_rows", rows=True), (np.zeros(1, np.int64), 1)
+        table, ids = store._registry.key_list("t", "restore_rows", rows=True), (np.zeros(1, np.int64), 1)
 
         def sent(step: int, kind: PayloadKind) -> Future[None]:
             return store._store.submit(RowOperation(table, payload_kind=kind, step=step, arrays=rows, ids=ids))

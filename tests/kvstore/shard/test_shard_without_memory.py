@@ -93,7 +93,7 @@ def dense_keys_and_rows(fault: MemoryFault, **options: Any) -> Faulty:
         store.happen(3)
         if step == 2:
             store.cut(0, 0)
-        store.call("pushpull", second.pushpull(second.key_set("w"), step, [numbers(step, 4, shape=40)]))
+        store.call("pushpull", second.pushpull(second.key_list("w"), step, [numbers(step, 4, shape=40)]))
         rows = numbers(step, 5, shape=(3, 2))
         store.call("pushpull t", pushpull_rows(second, step, rows, np.array([3, 4, 5])))
         store.call("end", second.barrier(step, ["v"]))

@@ -144,7 +144,7 @@ def test_a_barrier_comes_behind_a_value_of_one_of_its_keys_and_the_next_barrier_
     simulation.finish(random.Random(2), after)
     assert number_of(after) == [5.0]
     assert not simulation.clients[0]._setting
-    assert not simulation.clients[0]._held
+    assert not simulation.clients[0]._blocked
 
 
 @pytest.mark.parametrize("pulls", ["pull", "pushpull"])
@@ -168,7 +168,7 @@ def test_the_end_of_a_step_comes_behind_the_ids_of_rows_that_were_pulled_before(
     after = pull(store, "t", first + 1)
     simulation.finish(random.Random(2), after)
     assert number_of(after) == [-2.0 * first - 1.0]
-    assert not simulation.clients[0]._held
+    assert not simulation.clients[0]._blocked
 
 
 @pytest.mark.parametrize("sets", [False, True])
@@ -181,7 +181,7 @@ def test_where_steps_are_committed_their_end_comes_behind_what_was_said_of_keys_
     settle(simulation, Choosing(deaf(0)))
     simulation.finish(random.Random(2), said, seen, *ended)
     assert (number_of(seen), sets or number_of(said)) == ([7.0 if sets else -2.0], sets or [0.0])
-    assert not simulation.clients[0]._held
+    assert not simulation.clients[0]._blocked
 
 
 @pytest.mark.parametrize(("pulls", "pushes"), [(0, 1), (-1, 0), (-1, 1)])
@@ -202,7 +202,7 @@ def test_a_pull_of_rows_that_sends_no_ids_hides_no_earlier_push_from_later_ones(
     of_push = next(one for one in client.open.values() if one.future is late)
     simulation._pump()
     assert nothing.done()
-    assert (of_push.priority, of_push.sent_at) == (2, -2)
+    assert (of_push.priority, of_push.send_priority) == (2, -2)
 
 
 def test_a_push_that_fails_hides_no_earlier_push_from_later_ones() -> None:
@@ -213,7 +213,7 @@ def test_a_push_that_fails_hides_no_earlier_push_from_later_ones() -> None:
     (of_failed,) = [one for one in client.open.values() if one.future is failed]
     client.end(of_failed, StoreRefusedError("refused"))
     late = store.push("w", 1, ones, priority=2)
-    assert [one.sent_at for one in client.open.values() if one.future is late] == [-2]
+    assert [one.send_priority for one in client.open.values() if one.future is late] == [-2]
 
 
 def test_a_pull_of_one_shards_rows_hides_no_earlier_pull_from_later_pushes() -> None:
@@ -222,7 +222,7 @@ def test_a_pull_of_one_shards_rows_hides_no_earlier_pull_from_later_pushes() -> 
     store.pull("t", 0, np.arange(64), priority=-3)
     some = store.pull("t", 0, np.arange(0, 64, 2))
     late = store.push("t", 0, np.ones((64, 4), np.float32), np.arange(64), priority=3)
-    found = {id(one.future): one.sent_at for one in client.open.values()}
+    found = {id(one.future): one.send_priority for one in client.open.values()}
     assert (found[id(some)], found[id(late)]) == (-3, -3)
 
 

@@ -39,7 +39,7 @@ from weft_kvstore.description.records import (
     StoreDescription,
 )
 from weft_kvstore.errors import StoreLostError, StoreTimeoutError
-from weft_kvstore.library.calls import WholeKeys, consistent_read
+from weft_kvstore.library.calls import KeyCall, consistent_read
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import codec_of, routing_of
@@ -150,7 +150,7 @@ def test_the_first_values_state_and_what_is_read_for_itself_travel_as_they_are()
         "first": lambda: store.pull(names, 0),
         "settled": lambda: store.pull(names, 1, settled=True),
         "exact": lambda: store.pull(names, 1, exact=True),
-        "consistent": lambda: consistent_read(WholeKeys(store.named, store, "pull", store.key_set(names))),
+        "consistent": lambda: consistent_read(KeyCall(store.named, store, "pull", store.key_list(names))),
         "state": lambda: store.pull("w", 1, state=True),
         "small": lambda: store.pull("small", 1),
         "weights": lambda: store.pull("w", 1),
@@ -413,7 +413,7 @@ def test_a_step_that_could_not_begin_is_pushed_behind_a_later_one(monkeypatch: p
     store, other = simulation.stores[0], simulation.stores[1]
     with monkeypatch.context() as patched:
         patched.setattr(operation_module, "bytearray", Mock(side_effect=MemoryError), raising=False)
-        begun = store.pushpull(store.key_set("w"), 0, [gradient])
+        begun = store.pushpull(store.key_list("w"), 0, [gradient])
     simulation.finish(ANY, store.push("w", 1, 2 * gradient))
     assert "no memory" in str(begun.exception(0))
     again = store.push("w", 0, gradient)

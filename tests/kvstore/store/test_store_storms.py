@@ -173,7 +173,7 @@ def leftovers(simulation: Simulation) -> list[Any]:
         found += [bucket.pulled_versions for bucket in shard.job.buckets.values()]
         found += [table.pulled_versions for table in shard.job.tables.values()]
     for client in simulation.clients.values():
-        found += [client.open, client._held, client._setting]
+        found += [client.open, client._blocked, client._setting]
         for link in client.links:
             found += [link.requests, link.outbox.queued_slices, link.outbox.in_flight_bytes]
     return [one for one in found if one]
