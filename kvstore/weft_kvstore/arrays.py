@@ -147,7 +147,7 @@ def exact_sum(values: Array) -> int | None:
     total = 0
     for shift, halves in ((HALF_BITS, whole >> HALF_BITS), (0, whole & ((1 << HALF_BITS) - 1))):
         sums = np.bincount(exponents - least, halves)  # Of so many halves float64 rounds none.
-        total += sum([int(one) << (shift + place) for place, one in enumerate(sums.tolist())])
+        total += sum([int(one) << (shift + position) for position, one in enumerate(sums.tolist())])
     return total << (least - MANTISSA_BITS - UNIT_EXPONENT)
 
 

@@ -106,13 +106,13 @@ class TableState(BucketSteps):
 
     `updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to nobody:
     while one is made no pull can be answered, and `begins` has the number of a slot and the version that it makes.
-    `merge_is_due` where something may have to be merged. `_ahead` has by that the values that were set for a version to
-    come, or during its update; `_measured` the last step whose gradient the gate was given.
+    `merge_is_due` where something may have to be merged. `_pending_sets` has by that the values that were set for a
+    version to come, or during its update; `_measured` the last step whose gradient the gate was given.
 
     Where slots go together gradients are added in slot order: the longest complete prefix at once, while later ones
     wait, so that the sum is the same bits for any order of arrival; or in the order of arrival. `_total` is the sum of
-    those of the next step that are added. `incomplete` has pushes of which not all chunks have come, by number of the
-    slot and step.
+    those of the next step that are added. `partial_pushes` has pushes of which not all chunks have come, by number of
+    the slot and step.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TableState(BucketSteps):
         self.layout = layout
         self.shard = shard
         self.reader = RowReader(layout, shard, spec.key)
-        self.incomplete: dict[tuple[int, int], Chunks] = {}
+        self.partial_pushes: dict[tuple[int, int], Chunks] = {}
         self._total: list[Rows] | None = None
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = 0
@@ -149,7 +149,7 @@ class TableState(BucketSteps):
         self._made: FirstOf = lambda indices: first(layout.ids_at(shard, indices))
         """The first values of rows that are not here."""
         self._measured = -1
-        self._ahead: dict[tuple[int, int], list[Rows]] = {}
+        self._pending_sets: dict[tuple[int, int], list[Rows]] = {}
         count = layout.rows_on(shard) if layout.growth is None else None
         self.rows = RowStorage(
             layout.width,
@@ -187,12 +187,12 @@ class TableState(BucketSteps):
         if there may be something to merge now. Raises PushRefusedError where it contradicts what is there, or
         itself."""
         whole: Sequence[Rows] = [Rows(ids, values)]
-        if pushed.count < pushed.chunks or self.incomplete:
+        if pushed.count < pushed.chunks or self.partial_pushes:
             self.check(slot, step, 0, 1, pushes=True)
             of, where = (self.indices[slot], step), self._where(slot, step, 0)
             if step < self.arrived[of[0], 0] or of in self._waiting:
                 return False
-            push = self.incomplete.setdefault(of, Chunks(pushed.chunks))
+            push = self.partial_pushes.setdefault(of, Chunks(pushed.chunks))
             if push.count != pushed.chunks:
                 raise PushRefusedError(f"{where}: a push of {push.count} chunks before and of {pushed.chunks} now")
             whole = [
@@ -201,21 +201,21 @@ class TableState(BucketSteps):
             ]
             if not whole:
                 return False
-            del self.incomplete[of]
+            del self.partial_pushes[of]
         self.push(slot, step, [Segment(0, 1, whole)])
         return not self.spec.is_sync or step == self.version
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
-        if not pushes and (self.indices.get(slot), step) in self.incomplete:
+        if not pushes and (self.indices.get(slot), step) in self.partial_pushes:
             raise PushRefusedError(f"{self._where(slot, step, first)}: the slot pushed before and declares nothing now")
         super().check(slot, step, first, stop, pushes=pushes)
 
     def is_untouched(self, first: int, stop: int) -> bool:
-        return not self.incomplete and super().is_untouched(first, stop)
+        return not self.partial_pushes and super().is_untouched(first, stop)
 
     def replace(self, slot: int) -> None:
         index = self.indices.get(slot)
-        self.incomplete = {of: push for of, push in self.incomplete.items() if of[0] != index}
+        self.partial_pushes = {of: push for of, push in self.partial_pushes.items() if of[0] != index}
         super().replace(slot)
 
     def _adding(self, step: int) -> Iterator[int]:
@@ -288,7 +288,7 @@ class TableState(BucketSteps):
             self.updates += 1
         self._total = None
         self.versions[0] = min(self.added.ravel().tolist())
-        yield from self._put_ahead(self.begins) if self._ahead else ()
+        yield from self._apply_sets(self.begins) if self._pending_sets else ()
         self.begins = None
         if self.reached is not None:
             self.reached(self.version, 0, 1)
@@ -296,9 +296,9 @@ class TableState(BucketSteps):
 
     def _lacks_rows(self, gradient: list[Rows] | None) -> bool:
         """Whether an update has to wait, since some of its rows were never set."""
-        return any(self.has_unset(run.ids) for run in gradient or ())
+        return any(self.has_uninitialized(run.ids) for run in gradient or ())
 
-    def has_unset(self, indices: Array) -> bool:
+    def has_uninitialized(self, indices: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""
         return self.spec.given and bool((self.rows.find(indices) < 0).any())
 
@@ -395,7 +395,7 @@ class TableState(BucketSteps):
     @property
     def sets_waiting(self) -> int:
         """For how many versions to come values were set; may be asked on any thread."""
-        return len(self._ahead)
+        return len(self._pending_sets)
 
     def receive_set(self, slot: int, pushed: PushSegment, origin: Hashable) -> list[Range]:
         """Sets or restores a segment of chunks, of a call, the `origin`, each of them once. Returns the one slice where
@@ -425,21 +425,21 @@ class TableState(BucketSteps):
         spec, now = self.spec, self.version
         # Before this nothing can be set any more: an update under way has read its rows already.
         passed = int(self.added.min()) if self.begins is not None and spec.is_sync else now
-        if not spec.holds_at_once:
+        if not spec.sets_at_once:
             where = f"slot {slot}, key {spec.key!r}"
-            waiting = [of for _, of in self._ahead if of > now]
+            waiting = [of for _, of in self._pending_sets if of > now]
             check_version(where, version, now, passed if version else 0, given=spec.given, waiting=waiting)
         is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
             self._write(rows, only_new=True)
             return True
         index, waits = 0, [(version if version > now else 0, rows)]
-        if spec.holds_at_once:  # Behind what the slot has pushed, which may wait for rows that were never set.
+        if spec.sets_at_once:  # Behind what the slot has pushed, which may wait for rows that were never set.
             index, behind = self.indices.get(slot, -1), 0
             if index >= 0 and self.arrived[index, 0] > self.added[index, 0]:
                 behind = int(self.arrived[index, 0])
             waits = [(behind, rows)]
-            if behind and self.has_unset(rows.ids):
+            if behind and self.has_uninitialized(rows.ids):
                 is_new = self.rows.find(rows.ids) < 0
                 apart = (0, is_new), (behind, ~is_new)
                 waits = [(of, Rows(rows.ids[some], rows.values[some])) for of, some in apart]
@@ -450,7 +450,7 @@ class TableState(BucketSteps):
                 self._write(value)
                 is_awaited = True
             elif len(value.ids):
-                sets = self._ahead.setdefault(key, [])
+                sets = self._pending_sets.setdefault(key, [])
                 sets.append(value)
                 if sum([len(one.ids) for one in sets]) > 2 * len(sets[0].ids):  # Set again they take no more memory.
                     sets[:] = [_last_of(sets)]
@@ -480,13 +480,13 @@ class TableState(BucketSteps):
             self.rows.arrays.write(state[step - 1], numbers, value.values)
         return is_value
 
-    def _put_ahead(self, begins: tuple[int, int]) -> Iterator[None]:
+    def _apply_sets(self, begins: tuple[int, int]) -> Iterator[None]:
         """Puts what was set for the version that begins, or during its update; stops after each piece."""
-        sets = self._ahead.pop(begins, [])
+        sets = self._pending_sets.pop(begins, [])
         for rows in batches([_last_of(sets)], self.piece_rows) if sets else ():
             self._write(rows)
             yield
-        if sets := self._ahead.pop(begins, []):  # It came meanwhile, and holds now: so the update ends.
+        if sets := self._pending_sets.pop(begins, []):  # It came meanwhile, and holds now: so the update ends.
             self._write(_last_of(sets))
 
     def _write(self, value: Rows, *, only_new: bool = False) -> None:
@@ -544,13 +544,13 @@ class TableState(BucketSteps):
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Whether the table can answer (1) bool: not while it changes, and no rows that were never set."""
-        if self.begins is not None or (self.spec.given and self.has_unset(wait.rows.ids)):
+        if self.begins is not None or (self.spec.given and self.has_uninitialized(wait.rows.ids)):
             return np.zeros(1, np.bool_)
         return super().can_answer(wait, first, stop)
 
-    def unset(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
-        pulls_unset = self.spec.given and wait is not None and self.has_unset(wait.rows.ids)
-        return np.array([pulls_unset or any(self._lacks_rows(gradient) for _, _, gradient in self._next())])
+    def uninitialized(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
+        pulls_uninitialized = self.spec.given and wait is not None and self.has_uninitialized(wait.rows.ids)
+        return np.array([pulls_uninitialized or any(self._lacks_rows(gradient) for _, _, gradient in self._next())])
 
     def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
         """What answers a pull that is `ready`, at a version; None between two pieces."""

@@ -103,7 +103,7 @@ class OwnTables:
         table, described = self._tables[key], self._keys[key]
         own, index = distinct_ids(ids, check_ids(ids, described, f"rows of key {key!r}"))
         places = self._places(table, own)
-        if table.has_unset(places):
+        if table.has_uninitialized(places):
             raise StoreError(f"key {key!r}: not all of the rows were ever set")
         self._pulled += len(places)
         found: list[Array] = []

@@ -49,7 +49,7 @@ class Bucket(BucketSteps):
         bounds = self.bounds
         self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
         self._given = given
-        self._unset = given.copy()
+        self._uninitialized = given.copy()
         """Slices that were never set, and have no first value."""
         self.is_set = not given.any()
         """Whether every slice has a value."""
@@ -166,23 +166,23 @@ class Bucket(BucketSteps):
         PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
         spec, index, changed = self.spec, 0, []
         new = self.known_sets.new(segment.first, segment.stop, origin)
-        if spec.holds_at_once:
+        if spec.sets_at_once:
             index = self.indices.get(slot, -1)
         else:
             self._check_set(slot, version, new)
         for low, high in new:
-            now, given, unset = self.versions[low:high], self._given[low:high], self._unset[low:high]
-            if not spec.holds_at_once:
+            now, given, uninitialized = self.versions[low:high], self._given[low:high], self._uninitialized[low:high]
+            if not spec.sets_at_once:
                 at_once, later = now == version, np.where(now < version, version, 0)
             else:
                 later = np.zeros(high - low, np.int64)
                 if self._waiting and index >= 0:  # Behind what the slot has pushed, which may wait for a first value.
                     arrived, added = self.arrived[index, low:high], self.added[index, low:high]
-                    later = np.where((arrived > added) & ~unset, arrived, 0)
+                    later = np.where((arrived > added) & ~uninitialized, arrived, 0)
                 at_once = later == 0
                 if not version and spec.slots:
                     # A first value is given once: a process that starts anew does not undo what was learned since.
-                    at_once, later = np.where(given, unset, at_once), np.where(given, 0, later)
+                    at_once, later = np.where(given, uninitialized, at_once), np.where(given, 0, later)
             for first, stop in ranges_where(at_once, low):
                 self._put(self._sums.narrow(segment, first, stop))
                 changed.append((first, stop))
@@ -213,8 +213,8 @@ class Bucket(BucketSteps):
         """These slices have this value now."""
         self.update.values.write(segment)
         if not self.is_set:
-            self._unset[segment.first : segment.stop] = False
-            self.is_set = not self._unset.any()
+            self._uninitialized[segment.first : segment.stop] = False
+            self.is_set = not self._uninitialized.any()
 
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
@@ -295,7 +295,7 @@ class Bucket(BucketSteps):
             return None
         low, high, step = first, stop, oldest
         if not (oldest == newest < behind and self.is_set):  # Nearly always it is.
-            ready: Array = np.logical_and.reduce(arrived > done) & ~self._unset[first:stop]
+            ready: Array = np.logical_and.reduce(arrived > done) & ~self._uninitialized[first:stop]
             low = int(ready.argmax())
             if not ready[low] or (spec.is_whole and not ready.all()):
                 return None
@@ -443,14 +443,14 @@ class Bucket(BucketSteps):
             return False
         return bool((self.began_at[first:stop] < version).all())
 
-    def unset(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
-        found: Array = self._unset[first:stop]
+    def uninitialized(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
+        found: Array = self._uninitialized[first:stop]
         return found
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer (stop - first) bool: none that was never set."""
         can = super().can_answer(wait, first, stop)
-        return can if self.is_set else can & ~self._unset[first:stop]
+        return can if self.is_set else can & ~self._uninitialized[first:stop]
 
     def _encoded(
         self, encoded: EncodedValues, first: int, stop: int, entry: AnswerEntry

@@ -67,8 +67,8 @@ class UpdateSpec:
         return self.update is Update.RULE and bool(self.slots)
 
     @property
-    def holds_at_once(self) -> bool:
-        """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
+    def sets_at_once(self) -> bool:
+        """Whether a value that is set is there at once: slots go on by themselves, or nobody contributes."""
         return not self.is_sync or not self.slots
 
     def updates_at(self, version: int) -> int:
@@ -396,11 +396,11 @@ class BucketSteps:
         staleness = self.spec.staleness if self.spec.slots and wait.reading is not Reading.SETTLED else None
         return None if staleness is None else wait.version - staleness
 
-    def unset(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
+    def uninitialized(self, first: int, stop: int, wait: PullWait | None = None) -> Array:
         """Which slices wait until somebody sets a value (stop - first) bool: with their next step, or with a pull."""
         raise NotImplementedError
 
-    def unset_named(self, slice_: int) -> str:
+    def uninitialized_named(self, slice_: int) -> str:
         """What a slice waits for that has no first value."""
         return f"{self.spec.key_named(slice_)} was never set: a worker has to call init"
 
@@ -435,8 +435,8 @@ class BucketSteps:
                 of = [self.indices[wait.slot]] if wait.slot in self.indices else []
             text, missing = self._behind(slice_, version, of)
         key = spec.key_named(slice_)
-        if (is_there or not missing) and self.unset(slice_, slice_ + 1, wait)[0]:
-            return self.unset_named(slice_), []
+        if (is_there or not missing) and self.uninitialized(slice_, slice_ + 1, wait)[0]:
+            return self.uninitialized_named(slice_), []
         if not missing and spec.gate is not None:
             version = int(self.versions[slice_])
             text, missing = spec.gate.missing(version)

@@ -164,7 +164,7 @@ BEHIND_ELEMENTS: Final = 8 * CALL_ELEMENTS
 """Of a table, for each update that its rows may be behind. The calls that bring a single row up to date then take about
 as long as one update of all rows, so a step that meets such a row costs little more than with a dense key."""
 
-SWEEP_TURN: Final = 1 << 10
+SWEEP_PERIOD: Final = 1 << 10
 """Every row is looked at once in at most so many updates."""
 
 LOG: Final = "table/log"
@@ -183,7 +183,7 @@ class RowHistory:
     comes into being begins at has seen updates up to `_begin`; the log knows every update behind those of any row here.
     """
 
-    __slots__ = ("_begin", "_cursor", "_grows", "_log", "_rule", "_still", "_turn", "seen")
+    __slots__ = ("_begin", "_cursor", "_grows", "_log", "_rule", "_still", "_sweep_began", "seen")
 
     def __init__(self, rule: Rule, dtype: np.dtype[np.generic], capacity: int | None) -> None:
         """`capacity`: how many rows there will be; None: they grow."""
@@ -192,7 +192,7 @@ class RowHistory:
         self._log = HyperLog(rule.hyper)
         self._begin = 0
         self._cursor = 0
-        self._turn = 0
+        self._sweep_began = 0
         self.seen = GrowingArray(None, np.int64, rows=capacity)
         # A float16 state that begins beyond its range is brought within it by the first update.
         self._still = dtype != np.float16 or not any(rule.state.values())
@@ -226,12 +226,12 @@ class RowHistory:
         most = min(marks, key=lambda one: int(one[LOG][1]))
         self._log = HyperLog.restored(self._rule.hyper, most[LOG][1:], most[NUMBERS])
         self._begin = min(int(one[LOG][0]) for one in marks)
-        self._turn, self._cursor = self._log.last, 0
+        self._sweep_began, self._cursor = self._log.last, 0
 
     def begin_at(self, updates: int) -> None:
         """Continues after so many updates, which all rows that are here have seen."""
         self._log = HyperLog(self._rule.hyper, updates)
-        self._begin = self._turn = updates
+        self._begin = self._sweep_began = updates
         self.seen.array[self.seen.array > 0] = 1 + updates
 
     def work_of(self, rows: Array, width: int) -> int:
@@ -278,13 +278,13 @@ class RowHistory:
         """
         last = self._log.last
         most = min(MOST_BEHIND, max(LEAST_BEHIND, stop * arrays.width // BEHIND_ELEMENTS))
-        turn = min(SWEEP_TURN, most)
+        period = min(SWEEP_PERIOD, most)
         if last <= most:
-            self._turn = last
+            self._sweep_began = last
             return
         # As many rows as fill the cache are looked at together: each update of fewer would cost as many calls.
         cached_rows = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
-        due = min(stop * (last - self._turn) // turn, stop)
+        due = min(stop * (last - self._sweep_began) // period, stop)
         if due - self._cursor < cached_rows and due < stop:
             return
         while self._cursor < due:
@@ -295,10 +295,10 @@ class RowHistory:
             yield from self.catch_up(arrays, low + np.flatnonzero((seen > 0) & (seen < last - most)))
             self._cursor = high
         if due >= stop:
-            if create is not None and self._begin < self._turn - most:
+            if create is not None and self._begin < self._sweep_began - most:
                 self._begin = last  # All rows are here, and none is to come.
-            self._log.forget(min(self._begin, self._turn - most - 1))
-            self._turn, self._cursor = last, 0
+            self._log.forget(min(self._begin, self._sweep_began - most - 1))
+            self._sweep_began, self._cursor = last, 0
 
     def _since(self, rows: Array) -> Array:
         """The last update (n) that these rows have seen; for one that is not here, where it would begin."""

@@ -306,14 +306,14 @@ class JobShard:
         if missing:
             return text, missing
         for bucket in self.all_buckets.values():
-            late = bucket.arrived.min(axis=0) <= step if bucket.spec.slots else np.zeros(0, np.bool_)
-            if late.any():  # The first slice that has not merged it.
-                at = int(late.argmax())
+            behind = bucket.arrived.min(axis=0) <= step if bucket.spec.slots else np.zeros(0, np.bool_)
+            if behind.any():  # The first slice that has not merged it.
+                at = int(behind.argmax())
                 text, missing = bucket.step_waits_for(at)
                 return f"{bucket.spec.key_named(at)} {text}", missing
         for bucket in self.all_buckets.values():
-            if bucket.spec.slots and (unset := bucket.unset(0, bucket.count)).any():
-                return bucket.unset_named(int(unset.argmax())), []
+            if bucket.spec.slots and (uninitialized := bucket.uninitialized(0, bucket.count)).any():
+                return bucket.uninitialized_named(int(uninitialized.argmax())), []
         return text, missing
 
     def step_gate(self, message: str) -> StepGate:

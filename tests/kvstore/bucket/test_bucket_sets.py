@@ -135,7 +135,7 @@ def test_slices_are_set_as_they_would_be_one_by_one(events: list[tuple[str, tupl
         assert bucket.values == plain.values
         assert bucket.state.sets_waiting == sum(map(len, plain.ahead))
         lacks = [bool(GIVEN[one]) and plain.values[one] == FIRST for one in range(SLICES)]
-        assert bucket.state.unset(0, SLICES).tolist() == lacks
+        assert bucket.state.uninitialized(0, SLICES).tolist() == lacks
 
 
 def test_values_of_two_versions_wait_for_each_slice_whatever_waits_for_those_it_travels_with() -> None:

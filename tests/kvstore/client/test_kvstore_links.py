@@ -97,9 +97,9 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     old = simulation.stores[0].push("t", 0, ones(90, 6), np.arange(90))
     shard = simulation.shards[0]
     (unit,) = shard.job.tables.values()
-    while not unit.incomplete:
+    while not unit.partial_pushes:
         assert simulation.step(ANY)
-    ((_, half),) = unit.incomplete.items()
+    ((_, half),) = unit.partial_pushes.items()
     assert 0 < len(half._arrived) < half.count
     again = simulation.join(0, incarnation=2)
     ended(simulation, again.push("t", 0, 3 * ones(10, 6), np.arange(50, 60)))

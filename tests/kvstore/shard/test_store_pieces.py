@@ -292,7 +292,7 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
         assert "ids: rows of key 't' that do not ascend" in str(shard.heard)
-        assert not shard.job.tables[0].incomplete
+        assert not shard.job.tables[0].partial_pushes
 
 
 def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -> None:

@@ -134,7 +134,7 @@ def test_rows_that_nobody_meets_are_swept_and_what_they_needed_is_forgotten(
 ) -> None:
     """Three rows are never touched: they come into being where their first values decay."""
     monkeypatch.setattr(rows_arrays, "MOST_BEHIND", 7)
-    monkeypatch.setattr(rows_arrays, "SWEEP_TURN", 4)
+    monkeypatch.setattr(rows_arrays, "SWEEP_PERIOD", 4)
     description = described(standard(constant(table_of("t", (ROWS, WIDTH), 1), 1.0)), shards=2, rule=rule)
     store, dense = Store(description), Dense(description, np.ones((ROWS, WIDTH), np.float32))
     draw = np.random.default_rng(4)

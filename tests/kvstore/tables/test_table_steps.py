@@ -91,7 +91,7 @@ def test_of_each_row_the_last_value_that_was_set_holds_at_its_version(sets: list
     for number, ids in enumerate(sets, 1):
         assert not table.set(1, number, *ids)
         model |= dict.fromkeys(ids, float(number))
-        assert sum(len(one.ids) for one in table.state._ahead[0, 1]) <= 2 * ROWS, (
+        assert sum(len(one.ids) for one in table.state._pending_sets[0, 1]) <= 2 * ROWS, (
             "what is set again takes no more memory"
         )
     assert table.state.sets_waiting == int(bool(sets))
