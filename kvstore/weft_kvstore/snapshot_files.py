@@ -53,7 +53,7 @@ DTYPES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Element types, as the format names them."""
 
-MAX_HEADER_BYTES: Final = 100_000_000
+MAX_FILE_HEADER_BYTES: Final = 100_000_000
 """The format's own limit."""
 
 
@@ -113,7 +113,7 @@ class TensorFile:
         self.tensors: dict[str, Tensor] = {}
         file.seek(0)
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+        if not 2 <= length <= min(size - 8, MAX_FILE_HEADER_BYTES):
             raise TensorFileError(f"no safetensors document: {size} bytes, with a header of {length}")
         try:
             for name, entry in _headers.from_json(file.read(length)).items():
@@ -202,26 +202,26 @@ def captured_array(array: str, key: str, start: int, elements: Array) -> Capture
     return CapturedArray(array, key, start, elements.size, str(elements.dtype), [elements])
 
 
-MARK: Final = "job.json"
+MARKER_FILE: Final = "job.json"
 """The server puts it beside a job's snapshots."""
 
 
-def has_place(folder: str) -> bool:
+def has_marker(folder: str) -> bool:
     """Whether a folder for a snapshot is in a place that the server has made. Raises SnapshotError."""
-    place = folder.rstrip("/").rpartition("/")[0]
+    parent = folder.rstrip("/").rpartition("/")[0]
     try:
-        system, path = url_to_fs(place, skip_instance_cache=True)
-        return bool(system.exists(f"{path}/{MARK}"))
+        system, path = url_to_fs(parent, skip_instance_cache=True)
+        return bool(system.exists(f"{path}/{MARKER_FILE}"))
     except Exception as error:
-        raise SnapshotError(f"{place} cannot be read: {_text_of(error)}") from error
+        raise SnapshotError(f"{parent} cannot be read: {_text_of(error)}") from error
 
 
-def check_place(folder: str) -> None:
+def check_marker(folder: str) -> None:
     """Raises SnapshotError where a folder for a snapshot is not in a place that the server has made."""
-    if not has_place(folder):
-        place = folder.rstrip("/").rpartition("/")[0]
+    if not has_marker(folder):
+        parent = folder.rstrip("/").rpartition("/")[0]
         raise SnapshotError(
-            f"{place}/{MARK} is not there: the server and its agents have to reach the same place "
+            f"{parent}/{MARKER_FILE} is not there: the server and its agents have to reach the same place "
             "(WEFT_SERVER_SNAPSHOTS)"
         )
 

@@ -25,7 +25,7 @@ from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError, all_captured, saved
-from weft_kvstore.snapshot_files import SnapshotError, has_place
+from weft_kvstore.snapshot_files import SnapshotError, has_marker
 from weft_worker.bind import Binder
 from weft_worker.checkpointer import Checkpointer
 from weft_worker.device import CPU, CapturingDevice, Device, open_device
@@ -169,7 +169,7 @@ def _await_place(folder: str) -> None:
     be done before. Not for longer than `PLACE_WAIT_S`; whoever writes there then says what is wrong."""
     until = time.monotonic() + PLACE_WAIT_S
     with suppress(SnapshotError):
-        while not has_place(folder) and time.monotonic() < until:
+        while not has_marker(folder) and time.monotonic() < until:
             time.sleep(PLACE_LOOK_S)
 
 

@@ -22,7 +22,7 @@ from weft_kvstore.store import LossScale, clip_factor
 # commits so far, which are the same on every shard.
 
 
-STEPS_KEPT: Final = 4
+COMMITS_KEPT: Final = 4
 """Committed steps of which a shard still answers: a slot that has lost its connection may ask again for two."""
 
 
@@ -124,7 +124,7 @@ class StepGate:
         if self._commit.loss_scaling is not None:
             self.loss_scale = self.loss_scale.after(finite=finite, scaling=self._commit.loss_scaling)
         self._next = step + 1
-        self._steps.pop(step - STEPS_KEPT, None)
+        self._steps.pop(step - COMMITS_KEPT, None)
         if self._next in self._steps:
             self._measure(self._next)
         return True

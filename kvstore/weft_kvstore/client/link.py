@@ -117,7 +117,7 @@ class LinkState(Enum):
     REFUSED = "refused"
 
 
-COUNTED: Final = (
+LINK_COUNTERS: Final = (
     "bytes_sent",
     "bytes_received",
     "payload_bytes_sent",
@@ -186,7 +186,7 @@ class ClientLink:
         """Messages that were sent on this connection: the number of the last one."""
         self.received = 0
         """The number of the last message that came on it."""
-        self.counts = dict.fromkeys(COUNTED, 0)
+        self.counts = dict.fromkeys(LINK_COUNTERS, 0)
         self.hello = msgspec.structs.replace(hello, shard=shard)
         self._hello: list[Buffer] = []
         """The connection's first message, said again until it is answered."""

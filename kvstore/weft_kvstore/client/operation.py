@@ -26,7 +26,7 @@ from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueSegment
 from weft_kvstore.wire.messages import NO_REQUEST, Done, Measured, Message, PayloadKind, Reading, SentEntry
 from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutSegment, Source
 
-CALLS: Final = {
+CALL_WORDS: Final = {
     PayloadKind.GRADIENT: ("push", "step"),
     PayloadKind.VALUE: ("set", "version"),
     PayloadKind.RESTORED: ("restore", "version"),
@@ -258,7 +258,7 @@ class PushPull(Operation):
         if self.keys.names[:1] == (BARRIER_KEY,):
             return "barrier"
         if self.payload_kind is not None:
-            call, number = CALLS[self.payload_kind]
+            call, number = CALL_WORDS[self.payload_kind]
             return f"{call}{'pull' if self.is_pull else ''} of {self.keys}, {number} {self.step}"
         what = "pull" if self.names is None else "pull of the state"
         call = "read_consistent" if self.reading is Reading.EXACT else what

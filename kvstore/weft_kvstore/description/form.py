@@ -48,7 +48,7 @@ from weft_kvstore.structs import documents
 UserKey: TypeAlias = str | int
 """A string, or a number from 0 to 2**64 - 1, which is a key of its own: 5 and "5" are two keys."""
 
-MARK: Final = "#"
+NUMBER_MARK: Final = "#"
 """Begins the names that are no user's strings: of numbers, and of the store's own key."""
 
 BARRIER_KEY: Final = "#barrier"
@@ -62,21 +62,21 @@ def store_name(key: object) -> str:
     if isinstance(key, str):
         if not key:
             raise ValueError("key '': a key has at least one character")
-        if key.startswith(MARK):
+        if key.startswith(NUMBER_MARK):
             raise ValueError(
-                f"key {key!r}: a string must not begin with {MARK!r}; a number is given as such, without quotes"
+                f"key {key!r}: a string must not begin with {NUMBER_MARK!r}; a number is given as such, without quotes"
             )
         return key
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         if not 0 <= int(key) <= LARGEST:
             raise ValueError(f"key {key}: a number from 0 to 2**64 - 1")
-        return f"{MARK}{int(key)}"
+        return f"{NUMBER_MARK}{int(key)}"
     raise ValueError(f"key {key!r}: a string or a number, not {type(key).__name__}")
 
 
 def user_key(name: str) -> UserKey:
     """What the user calls the key of that name."""
-    number = name.removeprefix(MARK)
+    number = name.removeprefix(NUMBER_MARK)
     return int(number) if name != number and number.isdecimal() else name
 
 

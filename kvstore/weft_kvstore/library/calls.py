@@ -34,7 +34,7 @@ from weft_kvstore.library.arrays import (
     sum_of,
     user_dtype,
 )
-from weft_kvstore.library.rows import CALLS, RowCall, with_masters
+from weft_kvstore.library.rows import CALL_KINDS, RowCall, with_masters
 from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
 from weft_kvstore.store import Pulled, joined_pulls
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_ENTRIES, PayloadKind, Reading
@@ -53,7 +53,7 @@ class KeyCall:
         self, registry: Keys, store: Store, call: str, keys: KeyList, values: Any = None, *, out: Any = None
     ) -> None:
         self.name, self.keys, self._registry, self._store = call, keys, registry, store
-        self.kind, self._pulls = CALLS[call]
+        self.kind, self._pulls = CALL_KINDS[call]
         self._of_state = call == "pull_state"
         self.arrays: list[Any] = []
         self._groups: list[list[Any]] | None = None

@@ -30,7 +30,7 @@ from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.sharding import MOST_ROWS_A_CALL
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
-CALLS: Final[Mapping[str, tuple[PayloadKind | None, bool]]] = {
+CALL_KINDS: Final[Mapping[str, tuple[PayloadKind | None, bool]]] = {
     "push": (PayloadKind.GRADIENT, False),
     "pushpull": (PayloadKind.GRADIENT, True),
     "pull": (None, True),
@@ -72,7 +72,7 @@ class RowCall:
         pull_ids: Any = None,
     ) -> None:
         self.name, self._registry, self._store = call, registry, store
-        self.kind, self._pulls = CALLS[call.removesuffix("_rows")]
+        self.kind, self._pulls = CALL_KINDS[call.removesuffix("_rows")]
         self._of_state = call == "pull_state_rows"
         pushes = self.kind is PayloadKind.GRADIENT
         if pull_ids is ids:  # They travel once.

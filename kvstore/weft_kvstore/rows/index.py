@@ -44,7 +44,7 @@ FREED: Final = 1
 _ONES: Final = np.uint64(0x0101010101010101)
 _HIGHS: Final = np.uint64(0x8080808080808080)
 _NOT_FREED: Final = np.uint64(0xFEFEFEFEFEFEFEFE)
-_PLACES: Final = np.uint64(0x0001020304050607)
+_BYTE_INDICES: Final = np.uint64(0x0001020304050607)
 _ONE: Final = np.uint64(1)
 
 
@@ -70,7 +70,7 @@ def first_byte(bits: Array) -> Array:
     """The number of the lowest byte whose high bit is set (n) int64; 0 where there is none."""
     lowest = bits & (~bits + _ONE)
     lowest >>= np.uint64(7)
-    lowest *= _PLACES
+    lowest *= _BYTE_INDICES
     lowest >>= np.uint64(56)
     return lowest.view(np.int64)
 

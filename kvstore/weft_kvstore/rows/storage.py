@@ -17,7 +17,7 @@ from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import NEARLY_ALL, GrowingArray, TablePlace
 from weft_kvstore.snapshot_files import ROWS, VALUE
 
-COUNTED: Final = "counted/ids"
+COUNTED_IDS: Final = "counted/ids"
 COUNTS: Final = "counted/uses"
 LAST: Final = "counted/last"
 """Names in a snapshot: ids that are counted and have no row, how often each was used, and when last."""
@@ -35,7 +35,7 @@ CHANCE: Final = "admission"
 SWEPT_AT_ONCE: Final = 1 << 18
 """So many rows are looked at before the shard looks at its socket again."""
 
-FIRST_ELEMENTS: Final = 1 << 17
+CREATED_ELEMENTS: Final = 1 << 17
 """So many elements of first values are made at once, and written while they are in the cache."""
 
 Draw = Callable[[Array, int], Array]
@@ -216,7 +216,7 @@ class RowStorage:
         if self._counted is not None:
             rows = np.flatnonzero(self._counted._here.array[: self._counted.stop])
             counts = self._counted.columns(rows)
-            found[COUNTED] = self._counted._indices(rows).view(np.int64)
+            found[COUNTED_IDS] = self._counted._indices(rows).view(np.int64)
             found[COUNTS] = counts[VALUE][:, 0].astype(np.int64)
             found[LAST] = counts.get(USED, np.zeros(len(rows), np.int64))
         return found
@@ -228,8 +228,8 @@ class RowStorage:
             self.history.begin_with(marks)
         if self._index is not None:
             self._bounds = max(int(one[BOUNDS][0]) for one in marks)
-        if self._counted is not None and COUNTED in marks[0]:
-            ids, counts, last = [np.concatenate([one[name] for one in marks]) for name in (COUNTED, COUNTS, LAST)]
+        if self._counted is not None and COUNTED_IDS in marks[0]:
+            ids, counts, last = [np.concatenate([one[name] for one in marks]) for name in (COUNTED_IDS, COUNTS, LAST)]
             ids = ids.view(np.uint64)
             mine = is_here(ids)
             self._counted.restore(ids[mine], {VALUE: counts[mine].astype(np.uint32)[:, None], USED: last[mine]})
@@ -267,7 +267,7 @@ class RowStorage:
             one.reserve(rows)
 
     def _create(self, rows: Array, indices: Array, first: FirstOf | None) -> None:
-        at_once = min(max(FIRST_ELEMENTS // max(self.arrays.width, 1), 1), self.arrays.at_once or len(rows))
+        at_once = min(max(CREATED_ELEMENTS // max(self.arrays.width, 1), 1), self.arrays.at_once or len(rows))
         for low in range(0, len(rows), at_once):
             some = rows[low : low + at_once]
             if first is not None:

@@ -40,7 +40,7 @@ from weft_kvstore.wire.messages import Pong
 # slot that came last is the one that the others waited for, since the first of them was in.
 
 
-STEPS_KEPT: Final = 4
+OPEN_STEPS: Final = 4
 """Steps that may be open at once: slots are no further apart."""
 
 
@@ -67,7 +67,7 @@ class Stragglers:
         at[slot] = now
         if step - 1 in self._arrived and len(at) == len(self._slots):
             self._judge(step - 1)
-        while len(self._arrived) > STEPS_KEPT:
+        while len(self._arrived) > OPEN_STEPS:
             self._judge(min(self._arrived))
 
     def waits(self, now: float) -> tuple[int, float] | None:

@@ -12,7 +12,7 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.description.check import digest
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.peer import COUNTED, Outgoing, Peer
+from weft_kvstore.shard.peer import SHARD_COUNTERS, Outgoing, Peer
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, encode
 from weft_kvstore.wire.messages import FailureCode, Hello, Message, RefusalCode, Refused, Welcome
 
@@ -61,7 +61,7 @@ class Links:
         self.waiting: dict[Peer, None] = {}
         self._closed: dict[tuple[str, int], str] = {}
         """The last job that was dropped, by name and term, and why."""
-        self.counts = dict.fromkeys(COUNTED, 0)
+        self.counts = dict.fromkeys(SHARD_COUNTERS, 0)
         self.listener = b""
         self.arenas: Mapping[tuple[bytes, int], Array] = {}
         self.in_place: dict[tuple[Peer, int], list[PushSegment]] = {}

@@ -53,7 +53,7 @@ MAX_QUEUED_TABLES: Final = 2
 """The same for its tables, whose rows are copied when they are asked for."""
 
 
-COUNTED: Final = (
+SHARD_COUNTERS: Final = (
     "received_bytes",
     "shared_memory_received_bytes",
     "shared_memory_sent_bytes",

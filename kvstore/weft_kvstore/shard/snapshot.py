@@ -34,7 +34,7 @@ from weft_kvstore.snapshot_files import (
     SnapshotError,
     SnapshotReader,
     captured_array,
-    check_place,
+    check_marker,
     write_file,
 )
 from weft_kvstore.store import LossScale, loss_scale_of
@@ -243,7 +243,7 @@ def saved(folder: str, name: str, captured: Captured, *, job: str, step: int) ->
     """Writes what a process holds, and releases it. What is to be reported: the file's name, length and digest, or why
     there is none."""
     try:
-        check_place(folder)
+        check_marker(folder)
         file = write_file(folder, name, captured.arrays(), {"job": job, "step": str(step)})
     except (SnapshotError, StoreError, MemoryError) as error:
         return {"step": step, "error": str(error) or type(error).__name__}

@@ -14,14 +14,14 @@ from free_ports import free_port
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client import sockets
-from weft_kvstore.client.link import COUNTED, LinkState
+from weft_kvstore.client.link import LINK_COUNTERS, LinkState
 from weft_kvstore.client.sockets import LinkSocket
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import LinkSettings
 
 
 def connected(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> LinkSocket:
-    return LinkSocket(context, endpoint, dict.fromkeys(COUNTED, 0), 1)
+    return LinkSocket(context, endpoint, dict.fromkeys(LINK_COUNTERS, 0), 1)
 
 
 def test_a_descriptor_that_tells_of_something_else_than_a_message_leaves_nothing_unread() -> None:

@@ -32,7 +32,7 @@ from weft_kvstore.serving.metrics import (
     metrics_served,
     summed,
 )
-from weft_kvstore.serving.shard_server import STAGES, STEPS_KEPT, ShardServer, Stragglers
+from weft_kvstore.serving.shard_server import OPEN_STEPS, STAGES, ShardServer, Stragglers
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -164,7 +164,7 @@ def test_stragglers_keep_few_steps_whoever_says_what() -> None:
     for step in range(1000):
         one.arrived(0, step, float(step))
         one.arrived(7, step, float(step))
-    assert len(one._arrived) <= STEPS_KEPT
+    assert len(one._arrived) <= OPEN_STEPS
     one.arrived(1, 0, 1e9)
     assert one.waited == {}
     assert Stragglers([]).waits(1.0) is None
