@@ -13,8 +13,8 @@ import numpy as np
 from store_cluster import served
 from weft_kvstore import Key, KVStore, StoreDescription, describe
 from weft_kvstore.client.plan import Keys
-from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.calls import SlotSteps
+from weft_kvstore.library.user_arrays import ArrayTraffic
 
 WAIT_S = 60.0
 """Deadline of every future in these tests: far above what any takes, below the test's own."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from same_host_children import wait_until
 from weft_graph.program import Update
-from weft_kvstore.bucket.arrays import PendingSegments
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import BucketSteps, PullWait
+from weft_kvstore.bucket.values import PendingSegments
 from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
 from weft_kvstore.client.operation import Ids, KeyOperation, RowOperation
 from weft_kvstore.client.plan import KeyList, Keys

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from store_simulation import Simulation
-from weft_kvstore.bucket.arrays import BucketValues
+from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.shard.core import ShardCore

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         StoreTimeoutError,
     )
     from weft_kvstore.library.kvstore import KVStore
-    from weft_kvstore.rows.memory import TablePlace
+    from weft_kvstore.rows.growing_array import TablePlace
     from weft_kvstore.serving.shard_server import ShardServer
     from weft_kvstore.settings import LinkSettings
     from weft_kvstore.store import ClientStatistics, LinkStatistics, StepOutcome
@@ -72,7 +72,7 @@ _NAMES: dict[str, str] = {
         "StoreClosedError StoreError StoreLostError StorePassedError StoreRefusedError StoreTimeoutError"
     ),
     "weft_kvstore.library.kvstore": "KVStore",
-    "weft_kvstore.rows.memory": "TablePlace",
+    "weft_kvstore.rows.growing_array": "TablePlace",
     "weft_kvstore.serving.shard_server": "ShardServer",
     "weft_kvstore.settings": "LinkSettings",
     "weft_kvstore.store": "ClientStatistics LinkStatistics StepOutcome",

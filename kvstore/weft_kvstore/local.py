@@ -25,8 +25,8 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import OtherThread, StoreFuture
 from weft_kvstore.process import Callbacks
-from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.same_host.arrays import ClientMemory
+from weft_kvstore.rows.growing_array import TablePlace
+from weft_kvstore.same_host.client_arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard

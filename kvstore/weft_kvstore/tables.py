@@ -19,14 +19,14 @@ import numpy as np
 from weft_kernels.rules.record import Hyper
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Alike, Array, Range, Segment, bytes_of, exact_sum
-from weft_kvstore.bucket.arrays import UNPINNED
 from weft_kvstore.bucket.sets import check_version
 from weft_kvstore.bucket.steps import RULE_ERRORS, AnswerEntry, AnswerSegment, BucketSteps, PullWait, UpdateSpec
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
+from weft_kvstore.bucket.values import UNPINNED
 from weft_kvstore.description.records import Merge, Sparse
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.arrays import RowHistory
-from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.growing_array import TablePlace
+from weft_kvstore.rows.row_arrays import RowHistory
 from weft_kvstore.rows.rows import Chunks, Rows, batches, last_rows, merging, own_rows
 from weft_kvstore.rows.storage import Draw, FirstOf, RowStorage
 from weft_kvstore.sharding import RowLayout

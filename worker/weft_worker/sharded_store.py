@@ -12,7 +12,7 @@ from weft_kvstore.client.plan import Keys
 from weft_kvstore.client.store_client import Store
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.library.calls import KeyCall
-from weft_kvstore.library.rows import RowCall
+from weft_kvstore.library.row_calls import RowCall
 from weft_kvstore.store import ClientStatistics, Pulled, StepOutcome
 from weft_kvstore.wire.messages import Reading
 

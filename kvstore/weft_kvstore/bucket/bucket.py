@@ -15,11 +15,11 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import FEW, Alike, Array, Range, Segment, exact_sum, ranges_alike, ranges_where
-from weft_kvstore.bucket.arrays import BucketValues, EncodedValues, Gradient, PendingSegments, Pin, sum_dtype
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sets import check_version
 from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, BucketSteps, PullWait, extremes
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
+from weft_kvstore.bucket.values import BucketValues, EncodedValues, Gradient, PendingSegments, Pin, sum_dtype
 from weft_kvstore.compression import PayloadError, SliceCodec
 from weft_kvstore.description.records import Merge, StoreDescription, first_elements, is_given
 from weft_kvstore.errors import OpenStoppedError, PushRefusedError

@@ -13,9 +13,9 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import FEW, Array, Range, Ranges, Segment, ranges_where
-from weft_kvstore.bucket.arrays import PendingSegments, Pin
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sets import KnownSets
+from weft_kvstore.bucket.values import PendingSegments, Pin
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.hyper import KeyHyper

@@ -12,8 +12,8 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kernels.rules.record import Hyper
 from weft_kvstore.arrays import Array, ranges_alike
-from weft_kvstore.bucket.arrays import ADDED_ELEMENTS, BucketValues, EncodedValues, Gradient
 from weft_kvstore.bucket.steps import RULE_ERRORS, THE_BARRIER, UpdateSpec
+from weft_kvstore.bucket.values import ADDED_ELEMENTS, BucketValues, EncodedValues, Gradient
 from weft_kvstore.compression import Codec
 from weft_kvstore.description.form import BARRIER_KEY
 from weft_kvstore.description.records import KeyDescription

@@ -24,7 +24,7 @@ from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption import CurveKeys
 from weft_kvstore.errors import StoreClosedError
 from weft_kvstore.process import EVENTS, MORE, MOVES_BYTES, NOW, READABLE, Wakeup, received_bytes, zeromq_context
-from weft_kvstore.same_host.arrays import ClientMemory
+from weft_kvstore.same_host.client_arrays import ClientMemory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.settings import COPIED_BYTES, MAX_FRAME_BYTES, name_of

@@ -23,7 +23,7 @@ from weft_kvstore.encryption import CurveKeys, new_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.process import OwnProcess
-from weft_kvstore.same_host.arrays import ClientMemory
+from weft_kvstore.same_host.client_arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings, check_endpoint
 from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import routing_of

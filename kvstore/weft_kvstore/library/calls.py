@@ -23,7 +23,8 @@ from weft_kvstore.description.form import user_key, user_keys
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreClosedError, StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import StoreFuture, after, driver_of, error_of, joined, nothing, on_end
-from weft_kvstore.library.arrays import (
+from weft_kvstore.library.row_calls import CALL_KINDS, RowCall, with_masters
+from weft_kvstore.library.user_arrays import (
     ArrayTraffic,
     Outs,
     as_kept,
@@ -34,7 +35,6 @@ from weft_kvstore.library.arrays import (
     sum_of,
     user_dtype,
 )
-from weft_kvstore.library.rows import CALL_KINDS, RowCall, with_masters
 from weft_kvstore.settings import MAX_STEP, STEPS_AHEAD
 from weft_kvstore.store import Pulled, joined_pulls
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_ENTRIES, PayloadKind, Reading

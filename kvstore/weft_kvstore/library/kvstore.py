@@ -30,13 +30,6 @@ from weft_kvstore.encryption import CurveKeys, read_curve_keys
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.futures import finished, joined, nothing
 from weft_kvstore.hyper import HyperTimeline
-from weft_kvstore.library.arrays import (
-    ArrayTraffic,
-    as_kept,
-    as_users_have,
-    checked,
-    user_dtype,
-)
 from weft_kvstore.library.calls import (
     Call,
     KeyCall,
@@ -46,11 +39,18 @@ from weft_kvstore.library.calls import (
     consistent_read,
     is_whole,
 )
-from weft_kvstore.library.rows import MASTER, RowCall
+from weft_kvstore.library.row_calls import MASTER, RowCall
+from weft_kvstore.library.user_arrays import (
+    ArrayTraffic,
+    as_kept,
+    as_users_have,
+    checked,
+    user_dtype,
+)
 from weft_kvstore.library.waits import Barriers, await_shards
 from weft_kvstore.local import LocalSlot, LocalStore
 from weft_kvstore.process import OwnProcess
-from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.growing_array import TablePlace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import ClientStatistics, StepOutcome
 from weft_kvstore.wire.messages import PayloadKind, Reading

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft_kernels.id_draws import mixed
 from weft_kvstore.arrays import Array
-from weft_kvstore.rows.memory import GrowingArray
+from weft_kvstore.rows.growing_array import GrowingArray
 
 # --- Which shard has a row of a growing table: a function of the id and the number of shards alone --------------------
 

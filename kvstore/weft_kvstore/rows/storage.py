@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
-from weft_kvstore.rows.arrays import Columns, RowArrays, RowCapture, RowChanges, RowHistory
+from weft_kvstore.rows.growing_array import NEARLY_ALL, GrowingArray, TablePlace
 from weft_kvstore.rows.index import IdIndex
-from weft_kvstore.rows.memory import NEARLY_ALL, GrowingArray, TablePlace
+from weft_kvstore.rows.row_arrays import Columns, RowArrays, RowCapture, RowChanges, RowHistory
 from weft_kvstore.snapshot_files import ROWS, VALUE
 
 COUNTED_IDS: Final = "counted/ids"

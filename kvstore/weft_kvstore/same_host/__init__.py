@@ -6,6 +6,6 @@ that the client gives out; the shard's values), and a *staging area*, to which o
 other the descriptors at a Unix socket whose name the shard says in its Welcome: the *listener*. From then on a message
 says where in its sender's memory its payload is.
 
-Read `memory` (a process's own memory and another's, and where a frame's bytes are; pure), `arrays` (what a client gives
-out) and `handover` (how the two get each other's memory).
+Read `memory` (a process's own memory and another's, and where a frame's bytes are; pure), `client_arrays` (what a
+client gives out) and `handover` (how the two get each other's memory).
 """

@@ -16,7 +16,7 @@ from weft.agent.children import Forkserver
 from weft.agent.machine import memory_bytes
 from weft.agent.startup import start_daemon
 from weft.api.base import Name
-from weft_kvstore.rows.memory import LEAST_MEMORY_BYTES, TablePlace
+from weft_kvstore.rows.growing_array import LEAST_MEMORY_BYTES, TablePlace
 from weft_kvstore.serving.metrics import counted, metrics_served, summed
 from weft_kvstore.settings import endpoints_of
 

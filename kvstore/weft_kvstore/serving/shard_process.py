@@ -34,7 +34,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption import CurveAuthenticator, CurveKeys, read_curve_keys
 from weft_kvstore.errors import OpenStoppedError, StoreError
 from weft_kvstore.process import tune_process
-from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.growing_array import TablePlace
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings, host_of
 from weft_kvstore.shard.snapshot import Captured, MissedError, saved

@@ -24,7 +24,7 @@ from weft_kvstore.encryption import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.process import Wakeup, resident_bytes
-from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.growing_array import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, shard_memory
 from weft_kvstore.serving.connections import Router

@@ -21,7 +21,7 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.hyper import HyperTimeline
-from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.growing_array import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
 from weft_kvstore.sharding import routing_of

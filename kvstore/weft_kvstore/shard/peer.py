@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.arrays import Pin
 from weft_kvstore.bucket.steps import AnswerEntry, AnswerSegment, PullWait
+from weft_kvstore.bucket.values import Pin
 from weft_kvstore.same_host.memory import SharedFrames
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard

@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
-from weft_kvstore.bucket.arrays import PendingSegments, Pin
 from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.values import PendingSegments, Pin
 from weft_kvstore.compression import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.rows.arrays import Columns, RowCapture, group_rows
+from weft_kvstore.rows.row_arrays import Columns, RowCapture, group_rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.snapshot_files import (
     GONE,

@@ -15,10 +15,10 @@ from store_cluster import advanced, constant, key_of, open_pulls, store_of, stor
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where
-from weft_kvstore.bucket import arrays as bucket_values
-from weft_kvstore.bucket.arrays import Block, BucketValues, Gradient, PendingSegments, Pin
+from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import PullWait
+from weft_kvstore.bucket.values import Block, BucketValues, Gradient, PendingSegments, Pin
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import COPIED_BYTES

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from store_cluster import advanced, constant, key_of, slices_on, store_of, watch_added
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Segment, norm_of, ranges_where
-from weft_kvstore.bucket import arrays as bucket_values
 from weft_kvstore.bucket import bucket
+from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.steps import AnswerSegment, PullWait

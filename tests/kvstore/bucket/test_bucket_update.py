@@ -17,11 +17,11 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Segment
-from weft_kvstore.bucket import arrays as bucket_values
 from weft_kvstore.bucket import update as bucket_update
-from weft_kvstore.bucket.arrays import BucketValues, Gradient, PendingSegments, Pin
+from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.steps import JobFailedError
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
+from weft_kvstore.bucket.values import BucketValues, Gradient, PendingSegments, Pin
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.shard.job_shard import JobShard
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft_kvstore.bucket import arrays as bucket_values
-from weft_kvstore.bucket.arrays import BucketValues, EncodedValues, Pin
+from weft_kvstore.bucket import values as bucket_values
+from weft_kvstore.bucket.values import BucketValues, EncodedValues, Pin
 from weft_kvstore.compression import Codec
 from weft_kvstore.description.records import CompressionDescription, Kind
 from weft_kvstore.sharding import codec_of

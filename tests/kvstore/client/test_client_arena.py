@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, key_of, store_of
-from weft_kvstore.same_host.arrays import ClientMemory
+from weft_kvstore.same_host.client_arrays import ClientMemory
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.sharding import routing_of
 

@@ -16,7 +16,7 @@ import strict_copies
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
 from weft_kvstore import Key, KVStore, StoreDescription, StoreError, StoreRefusedError, describe
-from weft_kvstore.library.arrays import checked, checked_out
+from weft_kvstore.library.user_arrays import checked, checked_out
 
 FLOAT = np.dtype(np.float32)
 
@@ -29,7 +29,7 @@ def one_key(*, slots: int = 1, shape: tuple[int, ...] = (4,)) -> StoreDescriptio
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> StrictCupy:
     module = StrictCupy()
-    monkeypatch.setattr("weft_kvstore.library.arrays.import_cupy", lambda: module)
+    monkeypatch.setattr("weft_kvstore.library.user_arrays.import_cupy", lambda: module)
     return module
 
 
@@ -158,7 +158,7 @@ def test_a_gpus_array_without_cupy_says_what_to_install(monkeypatch: pytest.Monk
     def absent() -> None:
         raise ImportError("No module named 'cupy'")
 
-    monkeypatch.setattr("weft_kvstore.library.arrays.import_cupy", absent)
+    monkeypatch.setattr("weft_kvstore.library.user_arrays.import_cupy", absent)
     with faces("local", one_key()) as (store,), pytest.raises(StoreError, match=r"pip install 'weft\[cuda\]'"):
         store.push("w", strict_copies.Array(np.zeros(4, np.float32)))
 

@@ -38,7 +38,7 @@ def refused(future: Future[None]) -> bool:
 def test_more_rows_of_a_growing_table_than_shards_take_at_once_are_refused(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("sharding", "library.rows"):
+    for module in ("sharding", "library.row_calls"):
         monkeypatch.setattr(f"weft_kvstore.{module}.MOST_ROWS_A_CALL", 100)
     table = Key(shape=(0, 2), rows=True, initializer=0.0, growth={})
     (store,) = make(describe({"t": table}, rule="sgd", lr=1.0))

@@ -103,7 +103,7 @@ class Copies:
     """CuPy's copies, which come to their end when they are let go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("weft_kvstore.library.arrays.import_cupy", StrictCupy)
+        monkeypatch.setattr("weft_kvstore.library.user_arrays.import_cupy", StrictCupy)
         self._gone = threading.Event()
         synchronize = strict_copies.Event.synchronize
 

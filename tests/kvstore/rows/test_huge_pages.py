@@ -8,7 +8,7 @@ import mmap
 import numpy as np
 import pytest
 
-from weft_kvstore.rows.memory import HUGE_PAGE_BYTES, HUGE_PAGES_AT_ONCE, GrowingArray
+from weft_kvstore.rows.growing_array import HUGE_PAGE_BYTES, HUGE_PAGES_AT_ONCE, GrowingArray
 from weft_kvstore.rows.storage import RowStorage
 
 WIDTH = 64

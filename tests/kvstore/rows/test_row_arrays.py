@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_kvstore.rows.arrays import MOST_GROUPS, RowCapture, group_rows
+from weft_kvstore.rows.row_arrays import MOST_GROUPS, RowCapture, group_rows
 from weft_kvstore.rows.rows import before_padding, distinct_ids, last_rows, spread_rows, summed_rows
 
 

@@ -14,7 +14,7 @@ import pytest
 from weft_kernels.rules.lookup import rules
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
-from weft_kvstore.rows.memory import HUGE_PAGE_BYTES, GrowingArray, TablePlace
+from weft_kvstore.rows.growing_array import HUGE_PAGE_BYTES, GrowingArray, TablePlace
 from weft_kvstore.rows.storage import RowStorage
 
 MIB = 1 << 20

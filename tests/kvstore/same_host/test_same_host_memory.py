@@ -18,7 +18,7 @@ from same_host_children import arena_maps, open_files
 from store_cluster import key_of, store_of
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.same_host import memory as arena_module
-from weft_kvstore.same_host.arrays import ClientMemory
+from weft_kvstore.same_host.client_arrays import ClientMemory
 from weft_kvstore.same_host.memory import (
     ALIGNMENT,
     ArenaError,

@@ -35,8 +35,7 @@ from store_proxies import TcpProxy
 from store_raw import RawPeer, hello_of, pull_of, push_of, raw_peer
 from weft_kvstore.description.records import CommitDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreTimeoutError
-from weft_kvstore.same_host import arrays as client_arrays
-from weft_kvstore.same_host import handover
+from weft_kvstore.same_host import client_arrays, handover
 from weft_kvstore.same_host import memory as shared_memory
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.memory import ArenaError, SharedMemory

@@ -10,9 +10,9 @@ import pytest
 
 from store_cluster import key_of, store_of, table_of
 from weft_kernels.rules.record import Rule
-from weft_kvstore.bucket.arrays import BucketValues
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.steps import JobFailedError, PullWait
+from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables import TableState

@@ -20,7 +20,7 @@ from weft_graph.rules.torch_variants import variant
 from weft_kvstore import Key, StoreDescription, describe
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import EvictionDescription, GrowthDescription, Sparse
-from weft_kvstore.rows import arrays as rows_arrays
+from weft_kvstore.rows import row_arrays as rows_arrays
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError

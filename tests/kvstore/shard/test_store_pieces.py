@@ -16,7 +16,7 @@ from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket import arrays as bucket_values
+from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.update import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
 from weft_kvstore.description import records as first
 from weft_kvstore.description.check import digest, rule_of

@@ -25,7 +25,7 @@ from weft_kvstore.description.records import (
     Sparse,
     StoreDescription,
 )
-from weft_kvstore.rows import arrays as rows_arrays
+from weft_kvstore.rows import row_arrays as rows_arrays
 from weft_kvstore.tables import TableState
 
 Array = np.ndarray[Any, np.dtype[Any]]

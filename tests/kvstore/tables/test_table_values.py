@@ -13,8 +13,8 @@ from store_cluster import given as given_key
 from weft_kvstore.arrays import Array, Segment
 from weft_kvstore.bucket.steps import JobFailedError, PullWait
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
-from weft_kvstore.rows import arrays as rows_arrays
-from weft_kvstore.rows.arrays import RowArrays
+from weft_kvstore.rows import row_arrays as rows_arrays
+from weft_kvstore.rows.row_arrays import RowArrays
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of

@@ -17,7 +17,7 @@ from weft_kvstore.client.store_client import Store
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.futures import joined, nothing
-from weft_kvstore.library.arrays import (
+from weft_kvstore.library.user_arrays import (
     Outs,
     checked,
     checked_ids,

@@ -15,7 +15,7 @@ from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
 from weft_kernels.rules.rows import apply_to_rows
 from weft_kvstore.arrays import Array
-from weft_kvstore.rows.memory import GrowingArray, TablePlace
+from weft_kvstore.rows.growing_array import GrowingArray, TablePlace
 
 # --- A table's values and the rule's state by the number of the row, in memory or in a file ---------------------------
 
