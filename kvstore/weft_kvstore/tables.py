@@ -62,8 +62,8 @@ class TableSpec(UpdateSpec):
 
 class RequestedRows:
     """The rows that a pull asks a table for: `ids` are their indices on this shard (n), once all `chunks` of them have
-    come, which have `nbytes`. Where they are those that the same request pushes (`are_pushed`), there are as many
-    chunks as of these, 0 before the first."""
+    come, which have `nbytes`. `are_pushed`: they are the rows that the same request pushes; then `chunks` is 0 before
+    the first segment of those has come."""
 
     __slots__ = ("_partial", "are_pushed", "chunks", "ids", "nbytes", "table")
 
@@ -77,8 +77,8 @@ class RequestedRows:
         self._partial: Chunks | None = None
 
     def add(self, pushed: PushSegment, chunk_rows: int, ids: Array) -> bool:
-        """Takes in a segment of chunks of the ids, each once. True when these were the last that were missing. Raises
-        PushRefusedError where they do not ascend."""
+        """Adds a segment of chunks of the ids; each chunk counts once. True when these were the last that were missing.
+        Raises PushRefusedError where they do not ascend."""
         if self.ids is not None:
             return False
         self.chunks = pushed.chunks
@@ -109,7 +109,7 @@ class TableState(BucketSteps):
     `merge_is_due` where something may have to be merged. `_pending_sets` has by that the values that were set for a
     version to come, or during its update; `_measured` the last step whose gradient the gate was given.
 
-    Where slots go together gradients are added in slot order: the longest complete prefix at once, while later ones
+    In sync mode gradients are added in slot order: the longest complete prefix at once, while later ones
     wait, so that the sum is the same bits for any order of arrival; or in the order of arrival. `_total` is the sum of
     those of the next step that are added. `partial_pushes` has pushes of which not all chunks have come, by number of
     the slot and step.
@@ -183,8 +183,8 @@ class TableState(BucketSteps):
     # --- Pushes
 
     def push_rows(self, slot: int, step: int, ids: Array, values: Array, pushed: PushSegment) -> bool:
-        """Takes in a segment of chunks of a push, each of which counts once: the slot is in when all chunks are. True
-        if there may be something to merge now. Raises PushRefusedError where it contradicts what is there, or
+        """Adds a segment of chunks of a push, each of which counts once: the push has arrived when all its chunks have.
+        True if there may be something to merge now. Raises PushRefusedError where it contradicts what is there, or
         itself."""
         whole: Sequence[Rows] = [Rows(ids, values)]
         if pushed.count < pushed.chunks or self.partial_pushes:
@@ -219,8 +219,8 @@ class TableState(BucketSteps):
         super().replace(slot)
 
     def _adding(self, step: int) -> Iterator[int]:
-        """Adds the gradients of the next step that have come and can be added; stops often, with how many elements it
-        has used since it last did. What is added is no longer waited for, so it has to be gone through to its end."""
+        """Adds up the gradients of the next step that have arrived and are next in order. Yields often, each time with
+        how many elements it has used since. It removes what it adds from what waits, so it has to run to its end."""
         while self.spec.is_sync and self._waiting:  # In another mode each gradient is an update of its own.
             index = int(np.count_nonzero(self.added > step))
             if self.spec.merge is Merge.ARRIVAL:
@@ -232,7 +232,7 @@ class TableState(BucketSteps):
                 self._total = gradient if self._total is None else (yield from merging(self._total, gradient))
 
     def _take(self, index: int, step: int) -> list[Rows] | None:
-        """Removes a slot's gradient, or its word that it has none, which is added or applied from now on."""
+        """Removes a slot's gradient, or its word that it has none, and counts it as added."""
         gradient: list[Rows] | None = self._waiting.pop((index, step)).segments[0].elements
         self.pushed[index] = gradient is not None
         self.added[index] = step + 1
@@ -254,7 +254,8 @@ class TableState(BucketSteps):
     # --- Updates
 
     def merging(self) -> Generator[None, None, bool]:
-        """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
+        """Adds up what has arrived, and makes the next update if it is due; yields after each piece. True if it made
+        one.
 
         Raises JobFailedError, and MemoryError where sums find none: it cannot go on then.
         """
@@ -299,11 +300,11 @@ class TableState(BucketSteps):
         return any(self.has_uninitialized(run.ids) for run in gradient or ())
 
     def has_uninitialized(self, indices: Array) -> bool:
-        """Whether some of these rows are to be set, and never were."""
+        """Whether some of these rows are uninitialized."""
         return self.spec.given and bool((self.rows.find(indices) < 0).any())
 
     def _measure(self, step: int, total: list[Rows] | None) -> Iterator[None]:
-        """Tells the gate the exact sum of the squares of each row; None where that is not finite."""
+        """Reports to the gate the exact sum of the squares of each row; None where that is not finite."""
         gate = self.spec.gate
         assert gate is not None
         squares: int | None = 0
@@ -333,7 +334,7 @@ class TableState(BucketSteps):
                     yield
 
     def _apply(self, step: int, total: list[Rows]) -> Iterator[None]:
-        """Makes the table's update, number `updates` + 1; stops after each piece. Raises JobFailedError,
+        """Makes the table's update number `updates` + 1; yields after each piece. Raises JobFailedError,
         MemoryError."""
         spec, rows, arrays, history = self.spec, self.rows, self.rows.arrays, self.rows.history
         first = None if spec.given else self._made
@@ -377,7 +378,7 @@ class TableState(BucketSteps):
     def _update_all(
         self, history: RowHistory, updated: Sequence[tuple[Array, Array]], used_at: int, hyper: Hyper
     ) -> Iterator[None]:
-        """Updates rows that have seen all that was before, and brings some of the others closer."""
+        """Updates rows that are up to date, and brings some of the others closer."""
         arrays, rule = self.rows.arrays, self.spec.rule
         history.append(hyper)
         for numbers, gradient in updated:
@@ -490,7 +491,7 @@ class TableState(BucketSteps):
             self._write(_last_of(sets))
 
     def _write(self, value: Rows, *, only_new: bool = False) -> None:
-        """Sets rows; `only_new`: those that were never set."""
+        """Sets rows; with `only_new` only uninitialized ones."""
         self.updated = []
         arrays, history, given = self.rows.arrays, self.rows.history, self.spec.given
         ids, values, _ = value
@@ -510,7 +511,7 @@ class TableState(BucketSteps):
     # --- Rows as they are
 
     def reading(self, indices: Array, name: str | None) -> Generator[None, None, Array]:
-        """Rows (n, width) as they are now, or their state of that name; stops after each piece. Raises
+        """Rows (n, width) as they are now, or their state of that name; yields after each piece. Raises
         JobFailedError."""
         if self.rows.is_full:
             return self.rows.arrays.read(name, indices)
@@ -536,14 +537,14 @@ class TableState(BucketSteps):
     # --- Pulls, and what answers them
 
     def ready(self, wait: PullWait, first: int = 0, stop: int = 1) -> list[Alike]:
-        """The version at which it can be answered, of the one slice; nothing where it cannot."""
+        """The one slice with the version at which the pull can be answered; nothing where it cannot."""
         if self.spec.number not in wait.unanswered or not self.can_answer(wait, first, stop)[0]:
             return []
         seen = self.seen(wait)
         return [(0, 1, max(int((self.versions if seen is None else seen)[0]), wait.version))]
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
-        """Whether the table can answer (1) bool: not while it changes, and no rows that were never set."""
+        """Whether the table can answer (1) bool: not while it changes, and not with uninitialized rows."""
         if self.begins is not None or (self.spec.given and self.has_uninitialized(wait.rows.ids)):
             return np.zeros(1, np.bool_)
         return super().can_answer(wait, first, stop)
@@ -553,7 +554,7 @@ class TableState(BucketSteps):
         return np.array([pulls_uninitialized or any(self._lacks_rows(gradient) for _, _, gradient in self._next())])
 
     def answers(self, wait: PullWait, version: int) -> Iterator[AnswerSegment | None]:
-        """What answers a pull that is `ready`, at a version; None between two pieces."""
+        """The segments that answer a pull that is `ready`, at a version; None between two pieces."""
         spec, layout = self.spec, self.layout
         indices: Array = wait.rows.ids
         chunk_rows = layout.rows_down
@@ -575,7 +576,7 @@ class TableState(BucketSteps):
                 yield OutSegment(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
 
     def fits_one_piece(self, wait: PullWait) -> bool:
-        """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""
+        """Whether the answer fits one piece: few rows, which have missed few updates."""
         history, ids = self.rows.history, wait.rows.ids
         if len(ids) * (len(self.spec.state) if wait.state else 1) > self.piece_rows:
             return False
@@ -583,5 +584,5 @@ class TableState(BucketSteps):
 
 
 def _last_of(sets: Sequence[Rows]) -> Rows:
-    """Of each row that was set the last value."""
+    """The last value of each row that was set."""
     return last_rows(np.concatenate([one.ids for one in sets]), np.concatenate([one.values for one in sets]))

@@ -1,6 +1,6 @@
 """A bucket on its shard: dense keys that are updated alike, side by side in one array.
 
-Slices of gradients come in by slot. Once all of a step are in, or as they come where slots go on by themselves, their
+Slices of gradients come in by slot. Once all of a step are in, or as they come in async and stale mode, their
 sum is measured where the description asks for it, and the update rule changes the values; pulls that wait for the new
 version are answered. All of this works on ranges of slices at once, and none of it has sockets, threads or clocks.
 

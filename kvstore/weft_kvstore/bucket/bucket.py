@@ -1,8 +1,8 @@
-"""A bucket of dense keys on a shard: what is in of each step, and is applied, over any range of slices at once. Pure.
+"""A bucket of dense keys on a shard: stores gradients, applies steps and answers pulls, over ranges of slices. Pure.
 
-Gradients are taken in as they come (`push`), and wait until those of all slots of their step are there. Then their sum
-updates the values (`advance`), piece by piece. A slice's value is at one version at any time: what is half made is
-shown to nobody.
+Gradients are stored as they arrive (`push`), and wait until those of all slots of their step are there. Then their sum
+updates the values (`advance`), piece by piece. A slice's value is of one version at any time: nobody sees a half-made
+update.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEPT_GRADIENTS: Final = 4
 
 
 class Bucket(BucketSteps):
-    """Where slots go together the gradients of a step are added in the order of slots: the last ones while
+    """In sync mode the gradients of a step are added in the order of slots: the last ones while
     the rule reads them, and large ones of the slots before as they come, so that a shard has no gradient of each."""
 
     def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
@@ -54,13 +54,13 @@ class Bucket(BucketSteps):
         self.is_set = not given.any()
         """Whether every slice has a value."""
         self.ahead: dict[tuple[int, int], PendingSegments] = {}
-        """Values for versions to come, by the number of a slot and the version: of the slot where slots go on by
-        themselves, else of number 0."""
+        """Values for versions to come, by the number of a slot and the version: of the slot in async and stale mode,
+        else of number 0."""
         self._codec = None if spec.pushed is None else SliceCodec(spec.pushed, bounds)
-        """What gradients come encoded with; None as they are."""
+        """How gradients arrive encoded; None where they are not."""
         is_mean = spec.update is Update.MEAN
         self._sum_dtype = sum_dtype(values.dtype) if is_mean else None
-        """In which gradients are added whose mean is wanted."""
+        """The type in which gradients are added whose mean is wanted."""
         self._is_clipped = not is_mean and values.dtype.kind == "f"  # Whole numbers are no part of a gradient.
         """Whether its sums are measured and clipped, where steps are committed."""
         self._is_scaled = spec.pushed is None or not spec.pushed.residual
@@ -80,7 +80,7 @@ class Bucket(BucketSteps):
     # --- What comes: gradients, that there are none, and values of a step with which a store begins
 
     def out_of_range(self, first: int, count: int, named: str) -> ProtocolError:
-        """What to raise for slices that are not here."""
+        """The error for slices that are not on this shard."""
         detail = f"slices {first} to {first + count - 1} of bucket {self.spec.number}"
         return ProtocolError(f"{named}: {detail}; this shard has 0 to {self.count - 1}")
 
@@ -308,7 +308,7 @@ class Bucket(BucketSteps):
         return low, min(max(most, low + 1), low + spec.piece_slices, high), step
 
     def _apply(self, indices: range, step: int, first: int, stop: int) -> bool:
-        """Applies a step that is in to slices; False where it is not committed."""
+        """Applies a step that has arrived to slices. False where it is not committed."""
         spec = self.spec
         factor: float | None = 1.0
         at = first if stop - first == 1 else slice(first, stop)
@@ -394,7 +394,7 @@ class Bucket(BucketSteps):
         return [one for low, high in wanted for one in self.answerable(wait, low, high)]
 
     def answerable(self, wait: PullWait, first: int, stop: int) -> list[Alike]:
-        """The same among slices that are all unanswered, or have just been asked for."""
+        """The same for slices that are all unanswered, or have just been asked for."""
         seen = self.seen(wait, first, stop)
         if seen is None:
             alike = [(first, stop, wait.version)]
@@ -412,7 +412,8 @@ class Bucket(BucketSteps):
         ]
 
     def answers(self, wait: PullWait, first: int, stop: int, version: int) -> list[AnswerSegment]:
-        """What answers it for slices that are `ready`, at a version, pinned until it has arrived."""
+        """The segments that answer a pull from slices that are `ready` at a version; these are pinned until they have
+        arrived."""
         update, entry = self.update, AnswerEntry(wait.request, 0, self.spec.number, version)
         arrays: Iterable[tuple[BucketValues, int, int, AnswerEntry]]
         if update.previous is not None and self._is_previous(wait, first, stop, version):
@@ -438,7 +439,7 @@ class Bucket(BucketSteps):
         return found
 
     def _is_previous(self, wait: PullWait, first: int, stop: int, version: int) -> bool:
-        """Whether slices that are one step beyond the version that is asked for are answered with it."""
+        """Whether a pull of the version before that of these slices is answered with their previous values."""
         if version != wait.version + 1 or wait.state or wait.reading is not Reading.OWN:
             return False
         return bool((self.began_at[first:stop] < version).all())
@@ -448,7 +449,7 @@ class Bucket(BucketSteps):
         return found
 
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
-        """Which slices can answer (stop - first) bool: none that was never set."""
+        """Which slices can answer (stop - first) bool: none that is uninitialized."""
         can = super().can_answer(wait, first, stop)
         return can if self.is_set else can & ~self._uninitialized[first:stop]
 
@@ -490,7 +491,7 @@ def _is_elsewhere(segment: Segment) -> bool:
 
 
 FIRST_ELEMENTS: Final = 1 << 22
-"""First values that are made before it is asked whether the job is still wanted: some 200 ms."""
+"""Elements of first values that are made before `stopped` is asked again: some 200 ms."""
 
 
 def make_bucket(

@@ -1,4 +1,4 @@
-"""The steps of a bucket or table: which are in, by slot and slice, and which pushes and pulls wait. Pure."""
+"""The steps of a bucket or table: which have arrived, by slot and slice, and which pushes and pulls wait. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
 
 
 THE_BARRIER: Final = "the barrier"
-"""What errors call the barrier's key, of which no caller knows."""
+"""What errors call the key of barriers, which users do not see."""
 
 
 class JobFailedError(Exception):
@@ -68,7 +68,7 @@ class UpdateSpec:
 
     @property
     def sets_at_once(self) -> bool:
-        """Whether a value that is set is there at once: slots go on by themselves, or nobody contributes."""
+        """Whether a value that is set is there at once: in async and stale mode, or where nobody contributes."""
         return not self.is_sync or not self.slots
 
     def updates_at(self, version: int) -> int:
@@ -84,7 +84,7 @@ class UpdateSpec:
         return self.key_named(slice_)
 
     def failed(self, step: int, error: Exception, first: int = 0, last: int = 0) -> JobFailedError:
-        """What to raise where the rule has failed on slices that were computed at once."""
+        """The error where the rule has failed on slices that were computed at once."""
         where = self.named(first) if last == first else f"{self.named(first)} to {self.named(last)}"
         detail = str(error) or type(error).__name__  # A MemoryError has no words.
         return JobFailedError(f"rule {self.rule.name!r} failed on {where}, step {step}: {detail}")
@@ -116,7 +116,7 @@ class PullWait:
     dropped: bool = False
 
     def drop(self, buckets: Mapping[int, BucketSteps]) -> None:
-        """It was cancelled, or has failed: nothing is kept for it in its shard's `buckets`."""
+        """It was cancelled, or has failed: removes it from its shard's `buckets`."""
         self.dropped = True
         for number in self.unanswered:
             buckets[number].forget_pull(self)
@@ -124,7 +124,7 @@ class PullWait:
         self.rows = None
 
     def want(self, bucket: int, first: int, stop: int) -> None:
-        """These slices have to answer."""
+        """Adds slices that have to answer."""
         ranges = self.unanswered.get(bucket)
         if ranges is None:
             self.unanswered[bucket] = Ranges((first, stop))
@@ -132,7 +132,7 @@ class PullWait:
             ranges.add(first, stop)
 
     def answered(self, bucket: int, first: int, stop: int) -> bool:
-        """These slices have. Whether that was all of the pull."""
+        """These slices have answered. Returns whether the pull is answered in full."""
         ranges = self.unanswered[bucket]
         if ranges.remove(first, stop):
             del self.unanswered[bucket]
@@ -161,11 +161,11 @@ MOST_RESTORED: Final = 1 << 60
 
 
 class BucketSteps:
-    """Which steps have come to what a shard has of a bucket, by slot and slice, and what waits for others.
+    """Which steps of a bucket have arrived on a shard, by slot and slice, and what waits for others.
 
     `arrived[i]`: how many steps have arrived from contributing slot number i, by slice, and `added[i]` how many of
     them are added up. `versions` counts those that are added up of every slot and applied. Invariant: `versions` <=
-    `added` <= `arrived`, except that where slots go on by themselves `versions` is the least of `added`. `began_at` is
+    `added` <= `arrived`, except that in async and stale mode `versions` is the least of `added`. `began_at` is
     the version with which a slice began. `indices` has the number of each slot that contributes. `pushed[i]`: whether
     the slot had gradients of the last step that is added up of it and not applied.
 
@@ -173,7 +173,7 @@ class BucketSteps:
     has none: of steps that are in, and of at most STEPS_AHEAD steps that came before the one before them.
 
     Pulls wait by the version before which they are not answered, and those of a version that no slice has reached are
-    not looked at. Who is answered, or gives up, is forgotten at once: what was pulled is held by nobody here.
+    not looked at. A pull that is answered, or given up, is forgotten at once: nothing here keeps what it was for.
     """
 
     def __init__(self, spec: UpdateSpec, bounds: Array) -> None:
@@ -285,7 +285,7 @@ class BucketSteps:
         return accepted
 
     def replace(self, slot: int) -> None:
-        """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""
+        """A newer incarnation fills the slot: forgets what the old one pushed and was not added."""
         index = self.indices.get(slot)
         if index is not None:
             for of, step in [key for key in self._waiting if key[0] == index]:
@@ -293,7 +293,7 @@ class BucketSteps:
             self.arrived[index] = self.added[index]
 
     def at_version(self, version: int) -> tuple[Array, Array]:
-        """Which slices have the values of a version (slices) bool, and which have them no more. A key to which no slot
+        """Which slices are at a version (slices) bool, and which are beyond it. A key to which no slot
         contributes is at every version."""
         if not self.spec.slots:
             return np.ones(self.count, np.bool_), np.zeros(self.count, np.bool_)
@@ -317,7 +317,7 @@ class BucketSteps:
             raise PushRefusedError(f"{self._where(slot, version, first)}: {detail}")
 
     def is_untouched(self, first: int, stop: int) -> bool:
-        """Whether nobody has said anything of any step of these slices."""
+        """Whether no slot has pushed any step of these slices, or declared that it has nothing."""
         waiting = [one for one in self._waiting.values() if one.within(first, stop)]
         return not waiting and bool((self.arrived[:, first:stop] == self.began_at[first:stop]).all())
 
@@ -336,7 +336,7 @@ class BucketSteps:
     # --- Pulls
 
     def add_pull(self, wait: PullWait, first: int = 0, stop: int = 1) -> None:
-        """A pull that waits for some of these slices."""
+        """Adds a pull that waits for some of these slices."""
         version = self._version_of(wait)
         if version not in self._pulls:
             self._pulls[version] = {}
@@ -357,7 +357,7 @@ class BucketSteps:
         ]
 
     def forget_pull(self, wait: PullWait) -> None:
-        """A pull that waits for nothing here any more."""
+        """Removes a pull that waits for nothing here any more."""
         version = self._version_of(wait)
         some = self._pulls.get(version)
         if some is not None and some.pop(id(wait), None) is not None and not some:
@@ -369,8 +369,8 @@ class BucketSteps:
         return 0 if self.seen(wait, 0, 0) is None else wait.version
 
     def seen(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array | None:
-        """The version that each slice has for a pull; None where it is at every version. Where slots go on by
-        themselves a slot sees its own steps."""
+        """The version that each slice has for a pull; None where it is at every version. In async and stale mode a slot
+        sees its own steps."""
         if not self.spec.slots:
             return None
         if self.spec.is_sync or wait.reading is Reading.SETTLED:
@@ -401,7 +401,7 @@ class BucketSteps:
         raise NotImplementedError
 
     def uninitialized_named(self, slice_: int) -> str:
-        """What a slice waits for that has no first value."""
+        """Names what an uninitialized slice waits for."""
         return f"{self.spec.key_named(slice_)} was never set: a worker has to call init"
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
@@ -453,7 +453,7 @@ class BucketSteps:
         return f"has seen {step} steps; {_waits_for(step, missing)}", missing
 
     def _behind(self, slice_: int, version: int, of: list[int]) -> tuple[str, list[int]]:
-        """The same of a version where slots go on by themselves; `of`: the numbers of the slots whose steps count."""
+        """The same for a version, in async or stale mode; `of`: the numbers of the slots whose steps count."""
         behind = {self.spec.slots[p]: int(self.arrived[p, slice_]) for p in of if self.added[p, slice_] < version}
         first = min(behind.values(), default=version)
         missing = [slot for slot, step in behind.items() if step == first and step < version]

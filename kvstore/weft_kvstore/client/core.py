@@ -87,17 +87,19 @@ Outcome: TypeAlias = tuple[Operation, Any, BaseException | None]
 
 
 def lacks(error: BaseException) -> bool:
-    """Whether the shards certainly lack some of a push that has failed so. If they were silent, they may have all."""
+    """Whether some shard certainly lacks a push that failed with this error. After a timeout, or where a shard was
+    lost, all of it may have arrived."""
     return not isinstance(error, StoreTimeoutError | StoreLostError)
 
 
 def noted(error: BaseException) -> StoreError:
-    """A copy without a traceback: that would keep the frames of whoever raised the error, and the arrays in them."""
+    """A copy of an error without its traceback, which would keep the frames of whoever raised it, and the arrays in
+    them."""
     return (type(error) if isinstance(error, StoreError) else StoreError)(str(error))
 
 
 def push_again(step: int, error: BaseException) -> str:
-    """What is to be done about a push that has failed."""
+    """Tells the user which step to push again after a push has failed."""
     return f"step {step} has to be pushed again, with step={step}; its push failed: {error}"
 
 
@@ -107,9 +109,9 @@ class ClientCore:
     counts the clients that the slot has had, one after the other.
 
     A slot's calls of one key take effect in their order, whatever their priorities. A request is a control message,
-    which overtakes data: so it waits until values of its keys that were set before have arrived, and the end of a step
-    until the ids of rows that were pulled before have; a push of these keys waits for the request. Where steps are
-    committed, their end makes a version of every key.
+    which overtakes data. So it is blocked until earlier `set`s of its keys have arrived, and the end of a step until
+    the ids of earlier pulls of rows have; later pushes of these keys are blocked behind the request. Where steps are
+    committed, the end of a step concerns every key.
 
     Invariants: `open` has operations that have begun and not ended, by number, and so in the order of deadlines. Those
     in `outcomes` are not in `open`, and no link sends them again. `_setting` are open operations that set values;
@@ -152,11 +154,11 @@ class ClientCore:
         self._setting: dict[int, Operation] = {}
         self._blocked: list[tuple[Operation, set[int]]] = []
         self._last_senders: dict[int, int] | None = None
-        """By key that is no table: the last operation that sends it. None until a call has a priority; empty after one
-        has failed: it may not have come behind the one before it."""
+        """By dense key: the last operation that sends it. None until a call has a priority; emptied when an operation
+        fails, as that one may have arrived before the one ahead of it."""
         self._number = 0
         self._asked = 0
-        """The last operation of which shards were asked what it waits for, since its deadline comes."""
+        """The number of the last operation for which shards were asked what it waits for, as its deadline is near."""
         self._timeout_s = settings.request_timeout_s
         self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
         self._quiet_until = -math.inf
@@ -166,11 +168,11 @@ class ClientCore:
         self.rows_pulled = 0
 
     def name_of(self, operation: Operation) -> str:
-        """The slot and the call, as every error begins."""
+        """The slot and the call: how every error begins."""
         return f"slot {self._slot}: {operation}"
 
     def begin(self, operation: Operation, now: float) -> None:
-        """Begins an operation, which ends at its deadline at the latest. An error while it is prepared ends only it."""
+        """Begins an operation, which ends by its deadline. An error in its preparation ends this operation only."""
         try:
             number = self._number = operation.number = self._number + 1
             if operation.priority or self._last_senders is not None:
@@ -221,9 +223,9 @@ class ClientCore:
         self._start(operation)
 
     def _send_priority(self, operation: Operation) -> int:
-        """The priority with which it sends: not higher than that of an earlier call that still sends something of one
-        of its keys, which it would overtake. Of a key that is no table the last such call is looked at, as what it
-        sends arrives last; of a table all open ones, as what they send need not go to the same shards."""
+        """The priority of what an operation sends: its own, or lower, so that it does not overtake an earlier call that
+        still sends something of the same keys. For dense keys the last such call counts, as its data arrives last; for
+        a table all open ones, as they may send to other shards."""
         last = self._last_senders
         if not last:
             last = self._last_senders = {}
@@ -251,8 +253,8 @@ class ClientCore:
                 link.new_requests.append(operation)
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
-        """Takes in one message of a shard. What is no message ends the link for good where the connection is open, or
-        none ever was; else it ends the connection."""
+        """Handles one message from a shard. Malformed bytes end the link for good where the connection is open, or none
+        ever was; else they end this connection."""
         link = self.links[shard]
         if link.state is LinkState.REFUSED:
             return
@@ -299,7 +301,7 @@ class ClientCore:
                         self._on_answer(link, request, message)
 
     def _on_answer(self, link: ClientLink, request: Operation, message: Answer | Failed | Because) -> None:
-        """A shard says something of a request."""
+        """A shard answers a request, or says what it waits for."""
         if isinstance(message, Because):
             request.waits_for = {**request.waits_for, link.shard: message.reason}
             return
@@ -367,7 +369,8 @@ class ClientCore:
                 self._unblock(owner.number)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
-        """A segment was refused. One of several calls is sent again, call by call: most of them are right."""
+        """A shard has refused a segment. If the segment has gradients of several calls, those of each call are sent
+        again by themselves: most of them are right."""
         frame = link.outbox.frames.get(message.frame)
         refused = [] if frame is None else [one for one in frame.segments if one.row == message.segment]
         if frame is None or not refused:
@@ -389,8 +392,8 @@ class ClientCore:
                 link.outbox.put(segment, segment.request)
 
     def disconnected(self, shard: int, now: float, reason: str = "", *, may_pass: bool = True) -> None:
-        """A connection has ended, or there can be none, and a new one may do better or not. The reason is empty where
-        nothing is known."""
+        """A connection has broken, or could not be made; the reason is empty where none is known. `may_pass`: a new
+        connection may succeed; else the link is given up."""
         self.tick_at, link = now, self.links[shard]
         if not may_pass:
             link.refuse(StoreRefusedError(f"{link.name}: {reason}"))
@@ -430,8 +433,8 @@ class ClientCore:
             link.say(Bye())
 
     def fail_pulls(self) -> None:
-        """Notes the pushes that have failed, and fails the pulls that wait for them; unless the step was pushed again.
-        It precedes `end_futures`."""
+        """Notes the pushes that have failed, and fails the pulls that wait for them, unless the step was pushed again.
+        Called before futures end."""
         pushes, self.failed_pushes = self.failed_pushes, []
         again = {(key, one.pushes) for one in self.open.values() for key in one.sends}
         for push, step, error in pushes:
@@ -450,8 +453,9 @@ class ClientCore:
             self._fails_with_push(other)
 
     def _fails_with_push(self, operation: Operation) -> bool:
-        """Ends a pull whose version does not come, as a push before it has failed; one that has gradients to send, once
-        the shards have these: they count. Whether it has ended. A step that is pushed again has not failed."""
+        """Fails a pull whose version cannot come, because the push of an earlier step has failed. A pushpull fails once
+        the shards have its gradients, which count. Returns whether it has ended. Where the operation pushes a failed
+        step again, the step is no longer noted as failed."""
         if operation.pushes is not None:
             for key in operation.sends:
                 self.failed.get(self._names[key], {}).pop(operation.pushes, None)
@@ -471,8 +475,8 @@ class ClientCore:
         return False
 
     def end(self, operation: Operation, error: BaseException | None = None) -> None:
-        """Ends an operation, unless it has ended: with this error, else with its result, or why that cannot be made.
-        Whatever is raised meanwhile, it is in `open` or in `outcomes`."""
+        """Ends an operation, unless it has ended: with the error, else with its result, or with the error of making the
+        result. If a signal's handler raises meanwhile, the operation is in `open` or in `outcomes`."""
         if operation.ended:
             return
         result = None
@@ -500,7 +504,8 @@ class ClientCore:
             self._unblock(operation.number)
 
     def _unblock(self, number: int) -> None:
-        """What this operation sends has arrived, or it has ended: those that wait for no other begin."""
+        """What this operation sends has arrived, or it has ended: begins the blocked operations that wait for no
+        other."""
         blocked, self._blocked = self._blocked, []
         for one, before in blocked:
             before.discard(number)
@@ -511,8 +516,8 @@ class ClientCore:
                 self._start(one)
 
     def end_futures(self) -> None:
-        """Ends the futures of operations that have ended. The thread that does the I/O calls it when it suits. Where a
-        signal's handler raises meanwhile, another call ends all of them."""
+        """Ends the futures of operations that have ended. The thread that does the I/O decides when. If a signal's
+        handler raises meanwhile, the next call ends the rest."""
         if self.failed_pushes:
             self.fail_pulls()
         for operation, result, error in self.outcomes:
@@ -536,7 +541,8 @@ class ClientCore:
         return kind(f"{self.name_of(operation)}: {link.trouble}")
 
     def _end_overdue(self, now: float) -> list[int]:
-        """Fails operations that are overdue. Returns those that soon will be: shards are asked what they wait for."""
+        """Fails operations that are overdue. Returns the numbers of those that soon will be: shards are asked what they
+        wait for."""
         asked = []
         for operation in list(self.open.values()):
             if operation.due_at - self._ask_before_s > now:
@@ -550,8 +556,8 @@ class ClientCore:
         return asked
 
     def _log_long_wait(self, now: float) -> list[int]:
-        """Says of the call that has been open longest that it waits, and for whom. Which call shards are to be asked
-        for. Looked at with each ping, so that no call pays for it."""
+        """Logs the call that has been open longest, and what it waits for. Returns the number of the call for which
+        shards are to be asked. Called with each ping, so that no call pays for it."""
         oldest = next(iter(self.open.values()), None)
         waited_s = 0.0 if oldest is None else now - (oldest.due_at - self._timeout_s)
         if oldest is None or waited_s < LOG_AFTER_S - ANSWERS_S or now < self._quiet_until:

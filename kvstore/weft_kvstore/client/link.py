@@ -39,11 +39,11 @@ SentFrame: TypeAlias = OutFrame[SentEntry, Operation]
 
 
 CARRIES_PULL_BYTES: Final = 1 << 16
-"""A frame of at most so many bytes takes a pull along: a message of its own would cost more than the wait for them."""
+"""A frame of at most so many bytes carries a pull: a message of its own would cost more than the wait for them."""
 
 
 def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]:
-    """Says those that are still wanted. Pulls share messages."""
+    """The messages that make these requests, where they are still wanted. Pulls share messages."""
     messages: list[Message] = []
     pull, ranges_left = Pull([], 0), 0
     for request in requests:
@@ -63,9 +63,9 @@ def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]
 
 
 def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
-    """Whether a frame takes a pull along. One of rows may always, as the shard reads their pull first. Another is
-    short, and all calls that it is of were made before what is pulled: the shard answers after it has the frame, and a
-    pull does not see a push that was made after it. Calls are numbered as they are made."""
+    """Whether a frame carries a pull. A frame of rows always may, as the shard reads its pull first. Any other has to
+    be short, and of calls that were all made before the pull: the shard answers after it has handled the frame, and a
+    pull must not see a push that was made after it. Calls are numbered in their order."""
     last, first = 0, pull.asks[0][0]
     for one in frame.segments:  # Loops, as a generator would be a frame of its own for each.
         if one.entry.chunks:
@@ -107,7 +107,7 @@ HELLOS: Final = 50
 AFTER_LOSS: Final = (
     "restart all shards, connect every slot with step= and restore the values that you have saved after that step"
 )
-"""What a person can do then: the other shards have later values, which would not fit."""
+"""What a user can do then: the other shards have later values, which would not fit."""
 
 
 class LinkState(Enum):
@@ -127,7 +127,7 @@ LINK_COUNTERS: Final = (
     "shared_bytes_sent",
     "shared_bytes_received",
 )
-"""What of `LinkStatistics` only grows."""
+"""The fields of `LinkStatistics` that only grow."""
 
 
 class SlotTakenError(StoreRefusedError):
@@ -163,11 +163,11 @@ class ClientLink:
         self.state = LinkState.DOWN
         self.session = 0
         self.trouble: StoreError | None = None
-        """Also of which kind the errors of operations are: StoreRefusedError where this client is at fault."""
+        """Operations fail with an error of its type: StoreRefusedError where this client is at fault."""
         self.lost: StoreError | None = None
         self.heard = now
         self.welcome: Welcome | None = None
-        """The last one: the shard process that it is from, and no other, has what was sent."""
+        """The last one. Only the shard process that it is from has what was sent."""
         self._settings = settings
         self._ping_s = settings.ping_s
         self._opened = now
@@ -264,7 +264,7 @@ class ClientLink:
 
     def flush(self, now: float, most: float = math.inf) -> bool:
         """Puts requests, acknowledgements and as many frames as credit allows into `outgoing`, `most` bytes of frames
-        where no slice is larger. Whether others wait only for that."""
+        where no slice is larger. Returns whether more may leave but for `most`."""
         if self.state is not LinkState.OPEN:
             return False
         outbox = self.outbox
@@ -301,7 +301,7 @@ class ClientLink:
         return False
 
     def _connect(self, now: float) -> None:
-        """A new connection begins, with what the last one may have lost."""
+        """Begins a new connection, on which all is sent again that the last one may have lost."""
         if self.state is not LinkState.DOWN:  # What was said of earlier ones is out of date.
             self.trouble = self.lost
         self.state = LinkState.HANDSHAKE
@@ -337,7 +337,7 @@ class ClientLink:
         self.trouble = self.lost = trouble
 
     def after_stall(self, stall_s: float, now: float) -> None:
-        """This process stood still for so long: it could not hear the shard."""
+        """This process was suspended for so long, and could not hear the shard."""
         self.heard = min(self.heard + stall_s, now)
         self._opened = min(self._opened + stall_s, now)
 

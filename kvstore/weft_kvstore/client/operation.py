@@ -41,46 +41,47 @@ SentSegment: TypeAlias = "OutSegment[SentEntry, Operation]"
 
 
 class Operation:
-    """What a call has begun. The core begins and ends it, and sends; whoever does the I/O ends the future.
+    """What a call becomes until it ends. The core begins it, sends for it and ends it; the thread that does the I/O
+    ends its future.
 
-    It sends `segments`, by shard. What it asks is answered by its `number`, and said again on each new connection until
-    it is: a pull asks the shards in `asked`, any other request (`is_request`) all of them. These are in `agreement`:
-    barriers and changes of hyper-parameters.
+    It sends `segments`, by shard. Its request, if it makes one, is answered by its `number`, and repeated on each new
+    connection until it is: a pull is requested from the shards in `asked`, any other request (`is_request`) goes to all
+    of them. Those are in `agreement`: barriers and changes of hyper-parameters.
 
-    Most calls differ from the values below in few: so these are the class's, never changed. An operation sets its own
-    where it is made, and in `prepare`: `segments`, which the core hands to the links and takes away at the end. The
-    core sets `number`, `due_at`, `ended`, `refusal`, `waits_for` and `pending`, which `received` counts down.
+    Most operations keep most of the defaults below, so these are class attributes, which nobody changes. An operation
+    sets its own in `__init__` and in `prepare`. The core hands its `segments` to the links, and drops them at the end.
+    The core sets `number`, `due_at`, `ended`, `refusal`, `waits_for` and `pending`, which `received` counts down.
     """
 
     is_request = False
     outlives_failure = False
-    """A request that is said until shards have answered, also after it has failed."""
+    """Whether its request is repeated until shards have answered, even after it has failed."""
     is_pull = False
     asked: Mapping[int, list[tuple[int, int, int, int]]] = {}
-    """What it pulls: by shard (bucket, first slice, slices, chunks of ids), at most 4,096 of them."""
+    """What it pulls: by shard, at most 4,096 of (bucket, first slice, number of slices, chunks of ids)."""
     version = 0
     reading = Reading.OWN
     names: tuple[str, ...] | None = None
     """The rule's state arrays that are pulled; None: the value."""
     may_be_compressed = False
-    """Whether values may come encoded; known once it was prepared."""
+    """Whether values may arrive encoded; `prepare` sets it."""
     is_partial = False
-    """Whether a frame of values brought only some of what a shard has for it."""
+    """Whether some frame of values had only a few of those that a shard sends for it."""
 
     priority = 0
-    """The call's own: higher goes first."""
+    """The call's own priority: a higher one goes first."""
     send_priority = 0
     """The priority of what it sends: its own, or that of an earlier call of its keys where this is lower."""
     may_wait = False
-    """Whether it is small, and may be begun with the next call: they share a message."""
+    """Whether it is small and may wait for the next call, with which it shares a message."""
     number = 0
     """Its request's number on the wire."""
     due_at = 0.0
     """When it fails."""
     ended = False
     refusal: BaseException | None = None
-    """Why some of the values that it sets were refused, or its pull is given up. It fails once all that it sends has
-    arrived, as that counts, or all that it pulls has come."""
+    """Why some of the values that it sets were refused, or why its pull is given up. It fails with this once all that
+    it sends has arrived, since that counts, or once all that it pulls has."""
     sends: Sequence[int] = ()
     """The keys of which it sends gradients or values, by index."""
     pushes: int | None = None
@@ -90,9 +91,9 @@ class Operation:
     _missing = 0
     """How many of the slices that it sends have not been acknowledged."""
     sets: Sequence[int] = ()
-    """Those of which it sets a value."""
+    """The keys of which it sets a value, by index."""
     reads: Sequence[int] = ()
-    """The keys of which it asks or says something, by index: it comes behind what was set of them."""
+    """The keys that its request is about, by index: it takes effect after earlier `set`s of them."""
     ends_step = False
     """Whether it says that the slot has sent all of a step."""
     rows_pushed = 0
@@ -108,7 +109,7 @@ class Operation:
 
     def __init__(self) -> None:
         self.future: StoreFuture[Any] = StoreFuture()
-        """Whoever it is submitted to drives it."""
+        """Its driver is the store to which the operation is submitted."""
 
     def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
         """Makes what is to be sent. How many slices, chunks or answers are then missing from each shard: one answer
@@ -117,12 +118,12 @@ class Operation:
         return dict.fromkeys(range(routing.shards), 1)
 
     def ask(self, shard: int) -> Sequence[Message]:
-        """What a request that is no pull says to a shard, at first and on each new connection."""
+        """The messages of a request that is no pull, sent to a shard at first and on each new connection."""
         return ()
 
     def answered(self, shard: int, message: Answer) -> Sequence[tuple[int, Message]]:
-        """A shard answers: what is to be said to which shards then. Raises ProtocolError, and StoreRefusedError where
-        it cannot be carried out."""
+        """Handles a shard's answer. Returns the messages to be sent then, each with its shard. Raises ProtocolError,
+        and StoreRefusedError where it cannot be carried out."""
         if isinstance(message, Done) and self.is_request:
             self.received(shard)
             return ()
@@ -156,11 +157,12 @@ class Operation:
         return not self.pending
 
     def result(self) -> Any:
-        """It has ended well: what the future ends with."""
+        """The result of its future, once it has succeeded."""
         return None
 
     def fail(self) -> None:
-        """It has failed. The caller's arrays are let go of at once: what has left may keep the operation for long."""
+        """It has failed. Drops the caller's arrays at once, as frames that are under way may keep the operation for
+        long."""
 
     def check_version(self, version: int) -> None:
         """Raises ProtocolError for a version that was not asked for."""
@@ -198,23 +200,24 @@ Ids: TypeAlias = tuple[Array, int | None]
 
 
 Check: TypeAlias = Callable[[str, int], StoreError | None]
-"""Called with a key and the version of its values, which are newer than was asked for: why that cannot be."""
+"""Called with a key and the version of its values, which is newer than was asked for. Returns the error, if that is
+one."""
 
 
 class PushPull(Operation):
-    """Sends something of some keys, or pulls it, or pulls what has seen what it sends: whole values (`KeyOperation`) or
-    rows of a table (`RowOperation`).
+    """A push, set or restore, a pull, or a push and a pull in one, of whole values (`KeyOperation`) or of rows of a
+    table (`RowOperation`).
 
-    It sends where there is a `payload_kind`: gradients of `step`, or values at that version; `array` says which of a
-    key's arrays they are, where they are restored. These `arrays` are the caller's, one a key in their order, and kept
-    until the end; of a table they are the rows (n, ...row) of `ids`. It pulls where there is a `version`: the values,
-    as the shards have them, however they travel else, where `as_kept`, or the state arrays of these `names`; of a table
-    the rows of the ids `wanted`. Of what is both, the values say that the gradients have arrived. `check` is called
-    with a key whose values are newer than that, and their version: it fails with the error that this returns.
+    With a `payload_kind` it sends: gradients of `step`, or values at that version; where state is restored, `array` is
+    the number of the state array. The `arrays` are the caller's, one for each key, and kept until the end; of a table
+    they are the rows (n, ...row) of `ids`. With a `version` it pulls: the values, or the state arrays of these `names`;
+    where `as_kept`, never encoded; of a table the rows of the ids `wanted`. If it does both, the values acknowledge the
+    gradients. `check` is called with a key whose values are newer than `version`, and with their version: the pull
+    fails with the error that it returns.
 
-    `out`, `as_kept` and `with_versions` are of whole values alone, `ids`, `wanted` and `shape` of rows. Nothing of all
-    that is checked: arrays are C-contiguous and have the keys' dtypes and shapes, one message may name the keys of a
-    pull (`MAX_ENTRIES`), and nobody writes what is sent, or is pulled into, before the end.
+    `out`, `as_kept` and `with_versions` are for whole values only, `ids`, `wanted` and `shape` for rows. The caller has
+    checked all of that: arrays are C-contiguous and have the keys' dtypes and shapes, one message may name the keys of
+    a pull (`MAX_ENTRIES`), and nobody writes what is sent, or is pulled into, before the end.
     """
 
     def __init__(
@@ -273,11 +276,11 @@ _FIRST = attrgetter("bucket", "first")
 
 
 class KeyOperation(PushPull):
-    """Of all of some keys. It pulls into new arrays, or into `out`, C-contiguous; the result is a list, one array of a
-    single key, or state arrays by name, or a `Pulled` where it is `with_versions`."""
+    """An operation on whole values. It pulls into new arrays, or into `out`, which are C-contiguous. Its result is a
+    list of arrays, the array of a single key, state arrays by name, or a `Pulled` where it is `with_versions`."""
 
     _encoders: GradientEncoders | None = None
-    """Set while they have begun this step."""
+    """Set while this operation's step is begun there, and not ended."""
     _encoded: list[EncodedSegment]
 
     def prepare(self, routing: Routing, encoders: GradientEncoders) -> dict[int, int]:
@@ -431,12 +434,12 @@ TAKEN_BYTES: Final = 1 << 16
 """A message with so many bytes of rows, which are all that was asked for, becomes the caller's array."""
 
 _ROWS_ALONE: Final = frozenset({PayloadKind.VALUE, PayloadKind.RESTORED_STATE})
-"""What a shard that has none of the rows need not know of."""
+"""Payloads that are not sent to a shard that has none of the rows."""
 
 
 class RowOperation(PushPull):
-    """Of rows of a table, which it pulls as a new array of a `shape` (n, ...row), or state arrays by name. Ids that are
-    sent and wanted, the same array, travel once."""
+    """An operation on rows of a table. It pulls a new array of `shape` (n, ...row), or state arrays by name. Ids that
+    are both sent and wanted, which are the same array then, travel once."""
 
     _layout: RowLayout
 
@@ -480,8 +483,9 @@ class RowOperation(PushPull):
         return pending
 
     def _send(self, kind: PayloadKind, known: tuple[Array, Array | None] | None) -> dict[int, int]:
-        """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in. How many
-        chunks each shard has of it. `known`: what `distinct_ids` says, where that is known."""
+        """Puts rows into chunks by shard. Each shard that has rows of the table gets at least one chunk of a push, so
+        that it knows that the slot has pushed. Returns how many chunks each shard gets. `known`: the result of
+        `distinct_ids`, where it is known."""
         assert self.ids is not None
         (ids, count), layout = self.ids, self._layout
         values, by_shard = self.arrays.reshape(len(ids), layout.width), None if known is None else self._by_shard
@@ -504,7 +508,8 @@ class RowOperation(PushPull):
     def _put(  # noqa: PLR0917  # as a message has it
         self, shard: int, kind: PayloadKind, step: int, source: Source, rows: int, chunk_rows: int, row_bytes: int
     ) -> int:
-        """Sends so many rows, or ids, of `row_bytes` each, in chunks of `chunk_rows`. How many chunks they are."""
+        """Sends so many rows, or ids, of `row_bytes` each, in chunks of `chunk_rows`. Returns how many chunks these
+        are."""
         chunks = chunks_of(rows, chunk_rows)
         bounds: Array = np.minimum(np.arange(chunks + 1) * chunk_rows, rows) * row_bytes
         entry = SentEntry(kind, self.number, self._bucket, step, chunks)
@@ -514,8 +519,7 @@ class RowOperation(PushPull):
         return chunks
 
     def write(self, shard: int, received: ValueSegment) -> int:
-        """Copies adjacent chunks to where they belong; those that are a whole array, and large, are that array from now
-        on."""
+        """Copies adjacent chunks to where they belong. A large message that is all of an array becomes that array."""
         array, payload, first, count = received.array, received.payload, received.first, received.count
         if received.version != self.version:
             self.check_version(received.version)

@@ -33,25 +33,24 @@ _getsignal, _setsignal = _signal.getsignal, _signal.signal
 
 
 class Interrupts:
-    """While it is entered, the handler that SIGINT has in Python is called only during `sleep`, and else at the end. It
-    may raise, as CPython's own does. For the main thread alone; a handler that is called during `sleep` may enter
-    another.
+    """Within this context the Python handler of SIGINT is deferred: it is called during `sleep`, or at the end. It may
+    raise, as CPython's own does. For the main thread only; a handler that is called during `sleep` may enter another
+    context.
 
-    It takes the handler's place meanwhile, and leaves alone what is no handler of Python's, and one that is set
-    meanwhile.
+    It replaces the handler meanwhile. A handler that is not Python's, or that is set meanwhile, is left alone.
     """
 
     thread: ClassVar[int | None] = threading.main_thread().ident
     """The main thread, where Python calls the handlers of signals."""
 
     are_deferred = False
-    """Whether the main thread is in the middle of something, and does not sleep."""
+    """Whether the main thread is within such a context, and does not sleep."""
 
     _handler: Callable[[int, FrameType | None], Any] | None = None
     _interrupted = False
     _caller: FrameType | None = None
-    """Who has entered it, or is about to; None where nobody has. Once that is over, so is this, though it was not
-    left."""
+    """The frame that has entered it, or is about to; None where none has. Once that frame has ended, so has the
+    context, even if it was not exited."""
 
     def __enter__(self) -> Interrupts:
         # In this order, as another signal's handler may raise between any two lines.
@@ -76,7 +75,7 @@ class Interrupts:
             handler(_INTERRUPT, None)
 
     def sleep(self, sleep: Callable[..., T], *arguments: object) -> T:
-        """Calls it, and lets interrupts through meanwhile."""
+        """Calls `sleep`; interrupts are not deferred meanwhile."""
         Interrupts.are_deferred = False
         try:
             if self._interrupted and self._handler is not None:
@@ -96,15 +95,15 @@ class Interrupts:
             signal.raise_signal(SIGINT)
 
     def is_within(self, frame: FrameType | None) -> bool:
-        """Whether this frame was called by who has entered it; else another signal's handler raised while it was
-        entered or left."""
+        """Whether this frame was called by the one that has entered the context; else another signal's handler raised
+        while it was entered or exited."""
         while frame is not None and frame is not self._caller:
             frame = frame.f_back
         return frame is not None
 
 
 def _in_child() -> None:
-    """The thread that has forked is the main thread of the child, where nothing is kept back any more."""
+    """The thread that has forked is the main thread of the child, where nothing is deferred any more."""
     Interrupts.thread, Interrupts.are_deferred = threading.get_ident(), False
     handler = _getsignal(_INTERRUPT)
     while isinstance(owner := getattr(handler, "__self__", None), Interrupts):
@@ -117,7 +116,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class _NoInterrupts(contextlib.nullcontext["_NoInterrupts"]):
-    """Of a thread on which no signal's handler runs, or which has them kept back already."""
+    """The context of a thread on which no signal's handler runs, or which defers them already."""
 
     def __init__(self) -> None:
         super().__init__(self)
@@ -131,8 +130,8 @@ _MAIN_THREAD: Final = Interrupts()
 
 
 def uninterrupted(*, waits: bool = False) -> Interrupts | _NoInterrupts:
-    """Keeps Ctrl-C back from what this thread does within it, which sleeps only by its `sleep`. Who `waits` is nearly
-    never within another: so it finds out what was not left."""
+    """Defers Ctrl-C while this thread is within the context; it may sleep only by the context's `sleep`. A caller that
+    `waits` is nearly never within another context: so it checks for one that was not exited, and exits that."""
     if threading.get_ident() != Interrupts.thread:
         return _OTHER_THREAD
     if Interrupts.are_deferred:
@@ -239,23 +238,23 @@ class PollWait(Wakeup):
 
 
 GRACE_S: Final = 0.005
-"""So long after a caller has led, the client's own thread leaves to the next one what may wait: receipts, and answers
-that nobody waits for."""
+"""For so long after a caller has led, the client's own thread leaves what is not urgent to the next caller:
+acknowledgements, and answers that nobody waits for."""
 
 EAGER_CALLS: Final = 4
-"""Operations that are under way at most where each call begins its own, but for a small push. Who has more waits for
-none of them yet, and what is begun together shares its messages."""
+"""While at most so many operations are open, each call begins its own, unless it is a small push. A program with more
+open operations is not waiting for one of them yet, and operations that are begun together share messages."""
 
 BATCH: Final = 32
-"""A call begins what waits once that is so many operations, or a multiple. While another thread works, more gather."""
+"""Once so many operations wait, or a multiple, the last call begins them. While another thread works, more gather."""
 
 BURST_BYTES: Final = 2 << 20
 """Bytes of frames that a call sends to each shard by itself. The rest leaves with the next call, or soon by itself: a
 pull that is made after a large push then reaches the shard while it is on its way, and values come back meanwhile."""
 
 BATCH_S: Final = 0.001
-"""Within so long after a call has begun operations, the next ones may wait for one another. Who calls less often never
-waits. Where several are under way, the client's own thread leaves what comes meanwhile: it would take the interpreter
+"""For so long after a call has begun operations, the next ones may wait for one another. A program that calls less
+often never waits. While several are open, the client's own thread does not read messages: it would take the interpreter
 from the caller."""
 
 
@@ -338,14 +337,14 @@ class Poller:
                     self._follow(future, until, interrupts)
 
     def ended(self, future: StoreFuture[Any]) -> None:
-        """It has ended, on this thread."""
+        """The future has ended, on this thread."""
         if self.waited_for is future and not self._leading._is_owned():
             self._leader_wait.wake()
         if future._done_callbacks:
             self._callbacks.add(future)
 
     def end_reason(self) -> str | None:
-        """Why it ends, once it does."""
+        """Why the client ends, once it does."""
         if self._failure is None:
             return None
         if isinstance(self._failure, StoreClosedError):
@@ -443,7 +442,8 @@ class Poller:
         return self._led_at + GRACE_S
 
     def _hand_over(self) -> None:
-        """Leaves the rest to the leader or the client's thread, and wakes it if it would sleep for much longer."""
+        """Leaves the remaining work to the leader or the client's thread, and wakes that if it would sleep for much
+        longer."""
         poll_wait = self._thread_wait if self.waited_for is None else self._leader_wait
         if poll_wait.is_asleep and self._due_at(over_sockets=poll_wait.over_sockets) + GRACE_S < poll_wait.until:
             poll_wait.wake()

@@ -1,4 +1,4 @@
-"""What calls of a `KVStore` give, of whole keys, and the steps that a slot has begun by them."""
+"""Calls of whole keys, the operations that they become, and the steps of each key that a slot has begun."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_ENTRIES, PayloadKi
 
 
 class KeyCall:
-    """A call of whole keys. `arrays` are to be on the host before it begins: each key's gradient, or value, or where it
-    has several `groups` of these; none of a pull. What is pulled is written by the store where that can be, else
-    delivered to `outs`.
+    """A call of whole keys. `arrays` are to be on the host before it begins: the gradient or value of each key, or
+    several of a key, which are added up; none where it only pulls. The store writes what is pulled into the caller's
+    arrays where it can; else it is delivered to `outs`.
 
     Raises StoreRefusedError for arrays that do not fit."""
 
@@ -136,7 +136,7 @@ class KeyCall:
         return found[0] if self.keys.single else joined(found, list)
 
     def _checked(self, values: Any) -> list[list[Any]]:
-        """Of each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
+        """For each key the arrays that are added up on the host: one, or several of which some are on a GPU."""
         found, what = [], "value" if self.kind is PayloadKind.VALUE else "gradient"
         for where, key, value in self._each(values):
             form, told = (user_dtype(key), tuple(key.shape)), f"{where}: {what}"
@@ -148,7 +148,7 @@ class KeyCall:
         return found
 
     def _sums(self, groups: list[list[Any]], hosts: Sequence[Array]) -> list[Array]:
-        """Of each key the sum of its arrays, as its shards have it."""
+        """For each key the sum of its arrays, in the type that its shards have."""
         brought = iter(hosts)
         arrays = [[next(brought) for _ in group] for group in groups]
         added = [
@@ -167,7 +167,7 @@ class KeyCall:
         return found
 
     def _each(self, values: Any) -> Iterable[tuple[str, KeyDescription, Any]]:
-        """Of each key how an error of it begins, and what was given for it."""
+        """For each key how its errors begin, and the caller's value for it."""
         wheres = [self._registry.where(self.name, one) for one in self.keys.user_keys]
         return zip(wheres, self.keys.keys, self._registry.each(self.name, self.keys, values), strict=True)
 
@@ -179,13 +179,13 @@ Call: TypeAlias = KeyCall | RowCall
 
 
 TRIES: Final = 8
-"""Pulls at one version. The first is at the newest that was seen. Where keys have passed it somebody trains, and each
-further one asks for a version further ahead, until the keys reach it later than the pull does."""
+"""How many pulls of one version are tried. The first asks for the newest version that was seen. If keys have passed
+that, training goes on: each further pull asks for a later version, until the pull arrives before the keys are at it."""
 
 
 def consistent_read(call: KeyCall) -> Future[tuple[int, list[Array]]]:
-    """Ends with values that the keys of a pull had at one version, and which: the newest that can be had. In mode sync
-    alone. Fails with StorePassedError where keys have passed every version that was tried."""
+    """A future of the newest version at which all keys of a pull can be read, and of their values at it. In sync mode
+    only. Fails with StorePassedError where keys have passed every version that was tried."""
     keys, pull = call.keys.keys, partial(call.begin, with_versions=True)
     count, versioned = len(keys), [number for number, key in enumerate(keys) if key.slots]
     newest = pull([0] * count, [])
@@ -235,7 +235,7 @@ Send = Callable[[list[int], list[Array]], Future[R]]
 """send(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
 
 _ANOTHER: Final = "another one was here before it"
-"""Why a pull fails where shards have later steps of the slot."""
+"""Marks the error of a pull for which shards have later steps of the slot."""
 
 _ON_HOST: Final = frozenset({np.ndarray})
 _NEXT: Final = (1).__add__

@@ -397,7 +397,7 @@ class KVStore:
         return self._call(self._rows("pull_state_rows", key, ids), version, settled=settled)
 
     def set(self, key: UserKey | UserKeys, value: Any, *, version: int) -> Future[None]:
-        """Sets the key's value at a version that has not passed; where slots go on by themselves behind what this slot
+        """Sets the key's value at a version that has not passed; in async and stale mode behind what this slot
         has pushed before, whatever the version."""
         return self._set(self._whole("set", self._registry.key_list(key, "set"), value), version)
 

@@ -66,7 +66,7 @@ class ShardCore:
         self.counts = self.links.counts
         self.work = Merger(self.links, priorities=settings.priorities)
         self.arrived: Callable[[int, int, float], None] = lambda slot, step, now: None
-        """Called with (slot, step, time) when gradients of a step have come, or that there are none."""
+        """Called with (slot, step, time) when gradients of a step have arrived, or the word that there are none."""
 
     @property
     def job(self) -> JobShard | None:
@@ -83,7 +83,8 @@ class ShardCore:
         self.links.open(job)
 
     def fail(self, error: Exception) -> None:
-        """The job ends with what was raised, wherever that was: it could go on with wrong sums, or wait for ever."""
+        """Ends the job because of an error, wherever that was raised: otherwise it could go on with wrong sums, or wait
+        for ever."""
         what, is_told = type(error).__name__, isinstance(error, JobFailedError)
         reason = str(error) if is_told else f"{'no memory' if what == 'MemoryError' else what}: {error}"
         if self.job is not None:
@@ -100,9 +101,9 @@ class ShardCore:
             job.close()
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
-        """One message. What is no message, or not from a client of a job here, is counted and answered with Refused.
-        For lack of memory, say, the connection is lost of what cannot be read. What cannot be taken in whole raises, as
-        all that the core does may: then the job has to `fail`."""
+        """Handles one message. Malformed bytes, and messages on a connection without a Hello, are counted and answered
+        with Refused. A message that cannot be decoded for another reason, such as lack of memory, costs its connection.
+        An error while a message is carried out is raised, as it may be by all methods: then the job has to `fail`."""
         self.counts["received_bytes"] += sum(map(len, parts))
         message: Request | None = None
         try:
@@ -166,7 +167,7 @@ class ShardCore:
                 self.links.close(peer)
 
     def _why(self, peer: Peer, why: Why) -> None:
-        """Says what those of the requests wait for that are open."""
+        """Answers what each of these requests waits for, if it is open."""
         for request in why.request:
             if (wait := peer.pulls.get(request)) is not None:
                 reason, _ = peer.shard.waits_for(wait)
@@ -214,8 +215,9 @@ class ShardCore:
             self._answer(opened, shard)
 
     def _shared_segments(self, peer: Peer, push: Push) -> list[PushSegment]:
-        """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Segments
-        are copied unless they are only computed with: the client may change their bytes between two reads."""
+        """The segments of a frame whose bytes are in the client's memory; none where the client has not shared that.
+        They are copied unless the shard only computes with them: the client may change their bytes between two
+        reads."""
         shard, memory = peer.shard, self.links.memory_of(peer)
         if memory is None:
             for number in range(len(push.segments)):

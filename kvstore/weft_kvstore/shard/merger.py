@@ -28,7 +28,8 @@ BATCH_BYTES: Final = 1 << 20
 """Pieces, or bytes of them, that may be worked on before values leave for links that are busy anyway: fuller frames."""
 
 AT_ONCE_BYTES: Final = 1 << 20
-"""So little, of a few slices, is merged where it comes in if nothing else waits: to queue it takes longer."""
+"""Gradients of so few bytes, of a few slices, are merged when they are received if nothing else waits: to queue them
+takes longer."""
 
 MAX_QUEUED_SEGMENTS: Final = 1 << 16
 """Segments of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
@@ -39,8 +40,8 @@ WorkStage = Literal["merge", "answer"]
 class Merger:
     """Stores what peers send for the tables and buckets of a job, merges it, and puts answers to pulls into the peers'
     outboxes. `queue` is a heap of tasks that wait: priority, number of arrival, bytes of a piece, and an iterator that
-    stops after each piece. The caller turns NumPy's warnings off: an overflow shows in the values. What it raises
-    that is no refusal ends the job: it is not to be used then."""
+    stops after each piece. The caller turns NumPy's warnings off: an overflow shows in the values. An error that is no
+    refusal ends the job, and the merger must not be used after it."""
 
     def __init__(self, links: Links, *, priorities: bool) -> None:
         self._links = links
@@ -60,7 +61,7 @@ class Merger:
 
     @property
     def batch_is_full(self) -> bool:
-        """Whether enough was worked on to fill a frame."""
+        """Whether enough was merged or answered to fill a frame."""
         return self.batch_count >= BATCH_UNITS or self.batch_bytes >= BATCH_BYTES
 
     # --- What comes, and is checked. All raise PushRefusedError where it contradicts what is there; what is refused
@@ -129,7 +130,7 @@ class Merger:
                 self.merge(bucket, 0, bucket.count)
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
-        """Answers what a pull asks for, as far as it can be now; for the rest it waits."""
+        """Answers what a pull asks for, as far as that is possible now; the rest waits."""
         for number in list(wait.unanswered):
             self._look_at(wait, shard.all_buckets[number], 0, shard.all_buckets[number].count)
 
@@ -160,7 +161,7 @@ class Merger:
         self._begin(int(partition.priorities[first]), nbytes, self._changing(bucket, [(first, stop)]))
 
     def _work_on(self, table: TableState, nbytes: int = PIECE_BYTES) -> None:
-        """A table's work is one task, which goes on until nothing is to be done."""
+        """Queues the one task of a table, which runs until there is nothing to be done."""
         if not table.has_task:
             table.has_task = True
             self._begin(table.spec.priority, nbytes, self._working_on(table))
@@ -202,7 +203,8 @@ class Merger:
             self._look_at(wait, bucket, first, stop)
 
     def _look_at(self, wait: PullWait, bucket: Bucket | TableState, first: int, stop: int) -> None:
-        """Answers what these slices can answer to a pull, or refuses it. If it has not all of the bucket, it waits."""
+        """Answers a pull from those of these slices that can, or fails it. While slices of the bucket are unanswered,
+        the pull waits."""
         for low, high, version in bucket.ready(wait, first, stop):
             if not isinstance(bucket, TableState):
                 self.answer_range(wait, bucket, low, high, version)
@@ -225,8 +227,8 @@ class Merger:
             bucket.forget_pull(wait)
 
     def _working_on(self, table: TableState) -> Iterator[None]:
-        """Gives long answers and merges, in turns. The rows of an answer are those of one version, so answers go first;
-        those that are asked for while a merge is due come behind it."""
+        """Answers long pulls of a table and merges it, alternately. All rows of an answer are of one version, so
+        answers go first; pulls that arrive while a merge is due are answered after it."""
         try:
             while table.merge_is_due or table.to_answer:
                 while table.to_answer:
@@ -268,8 +270,7 @@ class Merger:
         self._links.waiting[peer] = None
 
     def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int, version: int) -> None:
-        """What slices of a bucket, which are ready at a version, answer to a pull: one that waits for them, or has just
-        come."""
+        """Answers a pull, which waits or has just arrived, from slices of a bucket that are ready at a version."""
         peer: Peer = wait.peer
         if self._may_queue(wait):
             for answer in bucket.answers(wait, first, stop, version):
