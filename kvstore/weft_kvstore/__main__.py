@@ -39,23 +39,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
             action: dict[str, Any] = {"action": "store_true"} if field.annotation is bool else {}
             help_text = f"{field.description} WEFT_SHARD_{name.upper()}."
             parser.add_argument(f"--{name.replace('_', '-')}", help=help_text.replace("%", "%%"), **action)
-    given = vars(parser.parse_args(arguments))
-    check = given.pop("check", False)
-    if len(given) > 1 and "new_curve_keys" in given:
+    options = vars(parser.parse_args(arguments))
+    check = options.pop("check", False)
+    if len(options) > 1 and "new_curve_keys" in options:
         parser.error("--new-curve-keys starts nothing: give it alone")
-    if check and "description" not in given:
+    if check and "description" not in options:
         parser.error("--check needs --description, the file to be checked")
-    if "metrics_host" in given and "metrics_port" not in given:
+    if "metrics_host" in options and "metrics_port" not in options:
         parser.error("--metrics-host needs --metrics-port: without a port no metrics are served")
     try:
-        if "new_curve_keys" in given:
-            _make_keys(given["new_curve_keys"])
+        if "new_curve_keys" in options:
+            _make_keys(options["new_curve_keys"])
         elif check:
             from weft_kvstore.serving.holdings import shown_holdings  # Daemons do without what it imports.
 
-            sys.stdout.writelines(f"{line}\n" for line in shown_holdings(Path(given["description"])))
+            sys.stdout.writelines(f"{line}\n" for line in shown_holdings(Path(options["description"])))
         else:
-            settings = ShardSettings(**given)
+            settings = ShardSettings(**options)
             if settings.description is None:
                 serve(settings)
             else:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
                 serve_alone(settings)
     except ValidationError as error:
-        parser.error("; ".join(setting_sentences(error, given, "WEFT_SHARD_")))
+        parser.error("; ".join(setting_sentences(error, options, "WEFT_SHARD_")))
     except (ForkError, StoreError, ValueError, OSError, MemoryError) as error:
         sys.exit(f"error: {str(error) or 'there is no memory for it'}")  # MemoryError may say nothing.
 

@@ -51,9 +51,9 @@ class Bucket(BucketSteps):
         self._given = given
         self._uninitialized = given.copy()
         """Slices that were never set, and have no first value."""
-        self.is_set = not given.any()
+        self.all_initialized = not given.any()
         """Whether every slice has a value."""
-        self.ahead: dict[tuple[int, int], PendingSegments] = {}
+        self.pending_sets: dict[tuple[int, int], PendingSegments] = {}
         """Values for versions to come, by the number of a slot and the version: of the slot in async and stale mode,
         else of number 0."""
         self._codec = None if spec.pushed is None else SliceCodec(spec.pushed, bounds)
@@ -75,7 +75,7 @@ class Bucket(BucketSteps):
     @property
     def sets_waiting(self) -> int:
         """Slices that were set for versions that are still to come; may be asked on any thread."""
-        return sum(map(len, list(self.ahead.values())))
+        return sum(map(len, list(self.pending_sets.values())))
 
     # --- What comes: gradients, that there are none, and values of a step with which a store begins
 
@@ -188,7 +188,9 @@ class Bucket(BucketSteps):
                 changed.append((first, stop))
             for first, stop, number in ranges_alike(later, low):
                 if number:
-                    self.ahead.setdefault((index, number), PendingSegments(self.bounds)).replace(segment, first, stop)
+                    self.pending_sets.setdefault((index, number), PendingSegments(self.bounds)).replace(
+                        segment, first, stop
+                    )
         self.known_sets.add(segment.first, segment.stop, origin)
         return changed
 
@@ -196,25 +198,25 @@ class Bucket(BucketSteps):
         for first, stop in new:
             for low, high, now in ranges_alike(self.versions[first:stop], first):
                 at = low + int(self._given[low:high].argmin())  # The first that is not, if there is one.
-                for slice_ in range(low, high) if self.ahead else (at,):  # Each counts what waits for itself.
-                    waiting = [of for (_, of), some in self.ahead.items() if some.within(slice_, slice_ + 1)]
+                for slice_ in range(low, high) if self.pending_sets else (at,):  # Each counts what waits for itself.
+                    waiting = [of for (_, of), some in self.pending_sets.items() if some.within(slice_, slice_ + 1)]
                     where, given = f"slot {slot}, {self.spec.named(slice_)}", bool(self._given[slice_])
                     check_version(where, version, now, now, given=given, waiting=waiting)
 
-    def put_ahead(self, index: int, version: int, first: int, stop: int) -> None:
+    def apply_sets(self, index: int, version: int, first: int, stop: int) -> None:
         """These slices are at a version now, of slot number `index`: what was set for it holds."""
-        waiting = self.ahead.get((index, version))
+        waiting = self.pending_sets.get((index, version))
         for segment in waiting.take(first, stop) if waiting is not None else ():
             self._put(segment)
         if not waiting:
-            self.ahead.pop((index, version), None)
+            self.pending_sets.pop((index, version), None)
 
     def _put(self, segment: Segment) -> None:
         """These slices have this value now."""
         self.update.values.write(segment)
-        if not self.is_set:
+        if not self.all_initialized:
             self._uninitialized[segment.first : segment.stop] = False
-            self.is_set = not self._uninitialized.any()
+            self.all_initialized = not self._uninitialized.any()
 
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
@@ -294,7 +296,7 @@ class Bucket(BucketSteps):
         if last <= oldest:
             return None
         low, high, step = first, stop, oldest
-        if not (oldest == newest < behind and self.is_set):  # Nearly always it is.
+        if not (oldest == newest < behind and self.all_initialized):  # Nearly always it is.
             ready: Array = np.logical_and.reduce(arrived > done) & ~self._uninitialized[first:stop]
             low = int(ready.argmax())
             if not ready[low] or (spec.is_whole and not ready.all()):
@@ -330,8 +332,8 @@ class Bucket(BucketSteps):
                 self.update.without_gradient(low, high)
         self.added[indices.start : indices.stop, at] = step + 1
         self.versions[at] = step + 1 if spec.is_sync else self.added[:, at].min(axis=0)
-        if self.ahead:
-            self.put_ahead(indices.start, step + 1, first, stop)
+        if self.pending_sets:
+            self.apply_sets(indices.start, step + 1, first, stop)
         if spec.is_sync and self.reached is not None:
             self.reached(step + 1, first, stop)
         return True
@@ -400,7 +402,7 @@ class Bucket(BucketSteps):
             alike = [(first, stop, wait.version)]
         else:
             alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
-        if self.is_set and self.spec.staleness is None:
+        if self.all_initialized and self.spec.staleness is None:
             version, is_exact = wait.version, wait.reading is Reading.EXACT
             if len(alike) == 1 and alike[0][2] == version:  # As nearly all are.
                 return alike
@@ -451,7 +453,7 @@ class Bucket(BucketSteps):
     def can_answer(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices can answer (stop - first) bool: none that is uninitialized."""
         can = super().can_answer(wait, first, stop)
-        return can if self.is_set else can & ~self._uninitialized[first:stop]
+        return can if self.all_initialized else can & ~self._uninitialized[first:stop]
 
     def _encoded(
         self, encoded: EncodedValues, first: int, stop: int, entry: AnswerEntry

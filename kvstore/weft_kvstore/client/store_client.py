@@ -191,11 +191,11 @@ class StoreClient(Store):
         )
 
 
-def _keys_for(description: StoreDescription, given: CurveKeys | None) -> list[tuple[CurveKeys, str]]:
+def _keys_for(description: StoreDescription, slot_keys: CurveKeys | None) -> list[tuple[CurveKeys, str]]:
     """The client's keys and the shard's public one, for each shard where links are encrypted. Raises CurveKeyError."""
     if not description.curve_keys:
-        if given is not None:
+        if slot_keys is not None:
             raise CurveKeyError("curve_keys: the description has none for the shards, so links are not encrypted")
         return []
-    own = given or new_curve_keys()
+    own = slot_keys or new_curve_keys()
     return [(own, shard) for shard in description.curve_keys]

@@ -302,7 +302,7 @@ class SlotSteps:
             if step is not None:
                 check_number(step, f"{self._registry.call(call)}: step")
                 steps = [int(step)] * len(names)
-                self._check_given(call, names, int(step))
+                self._check_step(call, names, int(step))
             elif self._failed:
                 self._check_none_refused(call, names, begun)
             counted = dict(zip(names, map(max, begun, map(_NEXT, steps)), strict=True))
@@ -345,7 +345,7 @@ class SlotSteps:
 
         return after(self._traffic.bring(self._registry.call(call), names, arrays, begin), note)
 
-    def _check_given(self, call: str, names: Sequence[str], step: int) -> None:
+    def _check_step(self, call: str, names: Sequence[str], step: int) -> None:
         """Raises StoreRefusedError for a step of the caller's that skips others, for which shards would wait."""
         for name in names:
             begun = self._counts[name]

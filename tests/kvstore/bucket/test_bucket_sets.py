@@ -55,7 +55,7 @@ class Bucket:
         now = self.state.versions[first:stop].copy()
         self.state.versions[first:stop] += 1
         for low, high, version in ranges_alike(now, first):
-            self.state.put_ahead(0, version + 1, low, high)
+            self.state.apply_sets(0, version + 1, low, high)
 
     @property
     def values(self) -> list[float]:
@@ -72,7 +72,7 @@ class Plain:
     def __init__(self) -> None:
         self.values = [FIRST] * SLICES
         self.version = [0] * SLICES
-        self.ahead: list[dict[int, float]] = [{} for _ in range(SLICES)]
+        self.pending_sets: list[dict[int, float]] = [{} for _ in range(SLICES)]
         self.known: set[tuple[object, int]] = set()
 
     def new(self, first: int, stop: int, origin: object) -> Iterator[int]:
@@ -82,7 +82,7 @@ class Plain:
         """The slices at which a value cannot be set."""
         found = set()
         for one in self.new(first, stop, origin):
-            now, ahead = self.version[one], self.ahead[one]
+            now, ahead = self.version[one], self.pending_sets[one]
             full = version > now and version not in ahead and len(ahead) >= SETS_WAITING
             if full or not now <= version <= now + SETS_AHEAD or (version == 0 and not GIVEN[one]):
                 found.add(one)
@@ -96,13 +96,13 @@ class Plain:
                 self.values[one] = number
                 at_once.append(one)
             else:
-                self.ahead[one][version] = number
+                self.pending_sets[one][version] = number
         return at_once
 
     def advance(self, first: int, stop: int) -> None:
         for one in range(first, stop):
             self.version[one] += 1
-            self.values[one] = self.ahead[one].pop(self.version[one], self.values[one])
+            self.values[one] = self.pending_sets[one].pop(self.version[one], self.values[one])
 
 
 ranges = st.tuples(st.integers(0, SLICES - 1), st.integers(1, SLICES)).map(
@@ -133,7 +133,7 @@ def test_slices_are_set_as_they_would_be_one_by_one(events: list[tuple[str, tupl
                 at_once = [one for low, high in changed for one in range(low, high)]
                 assert at_once == plain.set(number, version, first, stop, origin)
         assert bucket.values == plain.values
-        assert bucket.state.sets_waiting == sum(map(len, plain.ahead))
+        assert bucket.state.sets_waiting == sum(map(len, plain.pending_sets))
         lacks = [bool(GIVEN[one]) and plain.values[one] == FIRST for one in range(SLICES)]
         assert bucket.state.uninitialized(0, SLICES).tolist() == lacks
 
@@ -204,7 +204,7 @@ def test_where_slots_go_on_by_themselves_a_value_comes_behind_what_its_slot_has_
     found = np.concatenate([some for _, _, some in bucket.update.values.elements(0, 3)])
     assert found.tolist() == [5.0, 5.0, *found[2:4], 4.0, 4.0]
     assert found[2] in {4.0, 5.0}, "the other slot's, before it or behind it"
-    assert not bucket.ahead
+    assert not bucket.pending_sets
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
