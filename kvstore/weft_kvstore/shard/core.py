@@ -19,9 +19,8 @@ from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
-from weft_kvstore.shard.merger import Merger
-from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
-from weft_kvstore.tables import RequestedRows
+from weft_kvstore.shard.merger import BATCH_BYTES, BATCH_UNITS, Merger
+from weft_kvstore.shard.peer import MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, buffers_at, decode_request, push_segments
 from weft_kvstore.wire.messages import (
     MAX_ENTRIES,
@@ -196,13 +195,15 @@ class ShardCore:
         for number, segment in enumerate(segments):
             try:
                 kind = segment.payload_kind
-                if kind == PayloadKind.GRADIENT:
-                    self._rows(peer, segment) if segment.chunks else work.push(shard, peer.slot, segment)
-                    newest = segment.step
-                elif kind == PayloadKind.IDS:
-                    self._rows(peer, segment)
+                if kind == PayloadKind.GRADIENT and not segment.chunks:
+                    bucket = shard.buckets[segment.bucket]
+                    for first, stop in bucket.push(peer.slot, segment.step, bucket.segments_of(segment)):
+                        work.merge(bucket, first, stop)
+                elif kind in {PayloadKind.GRADIENT, PayloadKind.IDS}:
+                    work.rows(peer, segment)
                 else:
                     work.set(shard, peer.slot, segment, (peer.hello.process, segment.request))
+                newest = segment.step if kind == PayloadKind.GRADIENT else newest
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
         peer.acknowledge.append(push.frame)
@@ -229,23 +230,6 @@ class ShardCore:
         # Known before any waits there: whatever ends the frame, they are copied before the client may write.
         self.links.in_place[peer, push.frame] = [one for one in found if one.shared]
         return found
-
-    def _rows(self, peer: Peer, segment: PushSegment) -> None:
-        """Gradients of rows, or ids of a pull, or both in one."""
-        wait = peer.pulls.get(segment.request)
-        rows: RequestedRows | None = None if wait is None else wait.rows
-        before = 0 if rows is None else rows.nbytes
-        if segment.payload_kind == PayloadKind.GRADIENT:
-            wait = wait if rows is not None and rows.are_pushed else None
-        elif wait is None:  # It was cancelled meanwhile.
-            return
-        self.work.rows(peer.shard, peer.slot, segment, wait)
-        if wait is None or rows is None:
-            return
-        peer.ids_bytes += rows.nbytes - before
-        if peer.ids_bytes > MAX_IDS_BYTES and wait.request in peer.pulls:
-            detail = f"{peer.ids_bytes} bytes of ids of pulls wait already; wait for some of them"
-            self.links.fail(peer, wait.request, FailureCode.REFUSED, detail)
 
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
         self.counts["refused_requests"] += 1
@@ -331,7 +315,9 @@ class ShardCore:
                 if not message.norm >= 0.0 and (message.finite or message.norm < 0.0):
                     raise ProtocolError(f"Commit.norm: {message.norm} is none, finite {message.finite}")
                 if shard.step_gate("Commit").commit(message.step, norm=message.norm, finite=message.finite):
-                    self.work.merge_committed(shard)
+                    for bucket in shard.all_buckets.values():
+                        if bucket.spec.slots:  # It may have waited for that.
+                            self.work.merge(bucket, 0, bucket.count)
             case Hyper():  # It changes hyper-parameters. What a client repeats is behind later changes.
                 if message.request > peer.changed:
                     shard.change_hyper(peer.slot, message)
@@ -359,7 +345,8 @@ class ShardCore:
                 links.update_in_place(peer, frame)
         if not links.waiting:
             return False
-        if not self.work.queue or self.work.batch_is_full:
+        work = self.work
+        if not work.queue or work.batch_count >= BATCH_UNITS or work.batch_bytes >= BATCH_BYTES:
             return True
         return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in links.waiting)
 

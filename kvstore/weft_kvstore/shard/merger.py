@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from weft_kvstore.arrays import FEW, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
@@ -13,8 +13,8 @@ from weft_kvstore.bucket.update import PIECE_BYTES
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
-from weft_kvstore.shard.peer import Peer
-from weft_kvstore.tables import TableState
+from weft_kvstore.shard.peer import MAX_IDS_BYTES, Peer
+from weft_kvstore.tables import RequestedRows, TableState
 from weft_kvstore.wire.codec import PushSegment
 from weft_kvstore.wire.messages import FailureCode, PayloadKind, Reading
 
@@ -59,26 +59,20 @@ class Merger:
         self.stage: WorkStage = "merge"
         """What the last piece was."""
 
-    @property
-    def batch_is_full(self) -> bool:
-        """Whether enough was merged or answered to fill a frame."""
-        return self.batch_count >= BATCH_UNITS or self.batch_bytes >= BATCH_BYTES
-
     # --- What comes, and is checked. All raise PushRefusedError where it contradicts what is there; what is refused
     # changes nothing.
 
-    def push(self, shard: JobShard, slot: int, pushed: PushSegment) -> None:
-        """Takes in a segment of gradients, and merges them; the payload's memory is taken over."""
-        bucket = shard.buckets[pushed.bucket]
-        for first, stop in bucket.push(slot, pushed.step, bucket.segments_of(pushed)):
-            self.merge(bucket, first, stop)
-
-    def rows(self, shard: JobShard, slot: int, pushed: PushSegment, wait: PullWait | None) -> None:
-        """Takes in a segment of chunks, of a push of rows or of the ids of a pull; `wait` is the pull of these rows,
-        which can be answered once it has all of them."""
-        table, is_push = shard.tables[pushed.bucket], pushed.payload_kind == PayloadKind.GRADIENT
-        rows: Any = None if wait is None else wait.rows
-        if wait is not None and (
+    def rows(self, peer: Peer, pushed: PushSegment) -> None:
+        """Takes in a segment of chunks: of a push of rows, of the ids of a pull, or of both in one. The pull can be
+        answered once it has all of its ids."""
+        table, is_push = peer.shard.tables[pushed.bucket], pushed.payload_kind == PayloadKind.GRADIENT
+        wait = peer.pulls.get(pushed.request)
+        rows: RequestedRows | None = None if wait is None else wait.rows
+        if is_push and (rows is None or not rows.are_pushed):
+            wait = None
+        elif wait is None:  # It was cancelled meanwhile.
+            return
+        elif (
             rows is None
             or rows.table is not table
             or rows.are_pushed is not is_push
@@ -88,21 +82,25 @@ class Merger:
             raise PushRefusedError(f"Push.request: {detail}")
         layout, reader = table.layout, table.reader
         ids, values = reader.rows(pushed) if is_push else (reader.ids(pushed), None)
-        is_due = values is not None and table.push_rows(slot, pushed.step, ids, values, pushed)
-        if wait is not None:
+        is_due = values is not None and table.push_rows(peer.slot, pushed.step, ids, values, pushed)
+        if wait is not None and rows is not None:
+            before, has_all = rows.nbytes, False
             try:
                 has_all = rows.add(pushed, layout.rows_up if is_push else layout.ids_up, ids)
             except PushRefusedError as error:
-                self._links.fail(wait.peer, wait.request, FailureCode.REFUSED, str(error))
-                has_all = False
+                self._links.fail(peer, wait.request, FailureCode.REFUSED, str(error))
+            peer.ids_bytes += rows.nbytes - before
             if has_all:
                 wait.want(pushed.bucket, 0, 1)
                 if is_due:  # It is looked at behind the merge.
                     table.add_pull(wait)
                 else:
-                    self.ask(wait, shard)
+                    self.ask(wait, peer.shard)
         if values is not None and is_due:
             self.merge(table, nbytes=values.nbytes)
+        if wait is not None and peer.ids_bytes > MAX_IDS_BYTES and wait.request in peer.pulls:
+            detail = f"{peer.ids_bytes} bytes of ids of pulls wait already; wait for some of them"
+            self._links.fail(peer, wait.request, FailureCode.REFUSED, detail)
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
@@ -122,12 +120,6 @@ class Merger:
         for first, stop in bucket.receive_set(slot, pushed, origin):
             self._answer_range(bucket, first, stop)
             self.merge(bucket, first, stop)
-
-    def merge_committed(self, shard: JobShard) -> None:
-        """A step was committed: buckets and tables that waited for that are merged."""
-        for bucket in shard.all_buckets.values():
-            if bucket.spec.slots:
-                self.merge(bucket, 0, bucket.count)
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
         """Answers what a pull asks for, as far as that is possible now; the rest waits."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -54,7 +56,9 @@ class Ends(Merger):
     def push_all(self) -> None:
         for slot in (0, 1):
             segment = PushSegment(0, 0, 0, 0, 0, 1, 0, [memoryview(bytearray(np.ones(8, np.float32).tobytes()))])
-            self.push(self.shard, slot, segment)
+            bucket = self.shard.buckets[0]
+            for first, stop in bucket.push(slot, 0, bucket.segments_of(segment)):
+                self.merge(bucket, first, stop)
 
     def pull(self, wait: PullWait) -> None:
         wait.want(0, 0, 1)
@@ -128,11 +132,15 @@ class Readers(Ends):
         wait = PullWait(None, number, 0, slot=0, state=False, reading=Reading.OWN)
         self.shard.ask(wait, 0, 0, 1, 1)
         ids = np.arange(8)
-        self.rows(self.shard, 0, PushSegment(PayloadKind.IDS, 0, 0, 0, 0, 1, 1, [memoryview(ids.tobytes())]), wait)
+        pushed = PushSegment(PayloadKind.IDS, number, 0, 0, 0, 1, 1, [memoryview(ids.tobytes())])
+        self.rows(self.client({number: wait}), pushed)
 
     def push_next(self) -> None:
         payload = bytearray(np.arange(8).tobytes() + bytes(64))
-        self.rows(self.shard, 0, PushSegment(0, 0, 0, self.table.version, 0, 1, 1, [memoryview(payload)]), None)
+        self.rows(self.client({}), PushSegment(0, 0, 0, self.table.version, 0, 1, 1, [memoryview(payload)]))
+
+    def client(self, pulls: dict[int, PullWait]) -> Any:
+        return SimpleNamespace(shard=self.shard, slot=0, pulls=pulls, ids_bytes=0)
 
     def answer(self, wait: PullWait, version: int, table: TableState) -> Iterator[None]:
         for _ in range(3):

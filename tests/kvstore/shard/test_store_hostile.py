@@ -398,7 +398,7 @@ def test_runs_that_wait_are_bounded_however_few_pulls_have_them(shard: Served) -
 
 
 def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.core.MAX_IDS_BYTES", 3 * 8 * ROWS)
+    monkeypatch.setattr("weft_kvstore.shard.merger.MAX_IDS_BYTES", 3 * 8 * ROWS)
     before = shard.statistics()["malformed_messages"]
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
