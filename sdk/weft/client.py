@@ -172,6 +172,7 @@ class Client:
         """Validate a job and return what it needs: programs, memory, bytes per step. Nothing is stored or started.
 
         `spec` is what `weft.job_spec` returns, or JSON. With `passes`, the converter's passes are included as text.
+        `lacking` of the answer says which parameters need first values, such as `values` of `submit_spec`.
 
         Raises InvalidRequestError for a job that cannot run.
         """

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import weft
 from onnx_models import floats, initializer, model, weights
-from sdk_fakes import Script, answers, job, problem
+from sdk_fakes import DRY, Script, answers, job, problem
 from weft.api.job import JobSpec
 from weft.api.values import STEP_HEADER, Uploaded
 from weft.cli import jobs as jobs_module
@@ -85,8 +85,8 @@ def test_other_first_values_and_dry_runs_send_none_of_the_files(run: Run, file: 
     script = answers(job("other"), job())
     assert run(script, "submit", file, *LOSS, "--steps", "5", "--init-from", "other").exit_code == 0
     assert json.loads(script.requests[-1].content)["init_from"] == {"job": "other"}
-    script = answers(problem(422, "job-refused", "no"))
-    run(script, "submit", file, *LOSS, "--steps", "5", "--dry-run")
+    script = answers(DRY.model_copy(update={"lacking": "the file's values go up with the job"}))
+    assert run(script, "submit", file, *LOSS, "--steps", "5", "--dry-run").exit_code == 0
     assert [request.url.path for request in script.requests] == ["/v1/jobs"]
 
 

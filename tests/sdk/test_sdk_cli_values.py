@@ -79,6 +79,14 @@ def test_a_dry_run_that_is_refused_exits_with_1_and_the_pointer(run: Run) -> Non
     assert "/optimizer/lr: is negative" in result.stderr
 
 
+def test_a_dry_run_of_a_job_without_first_values_is_refused_as_its_submission_is(run: Run) -> None:
+    lacking = DRY.model_copy(update={"lacking": "parameter 'w' has no first value of its own"})
+    result = run(answers(lacking), "submit", "-", "--dry-run", stdin="{}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "parameter 'w' has no first value" in result.stderr
+    assert repr(lacking).endswith("parameter 'w' has no first value of its own>")
+
+
 def test_programs_of_a_job_file_are_a_dry_run(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text("{}")

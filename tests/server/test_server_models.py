@@ -76,8 +76,11 @@ def test_a_model_becomes_a_graph_that_a_job_takes_and_an_upload(client: httpx.Cl
     made = client.post("/v1/jobs", json=job)
     assert made.status_code == 201, made.text
     assert client.get(f"/v1/jobs/{made.json()['id']}/spec").json()["graph"] == read["graph"]
-    lacking = client.post("/v1/jobs", json={**job, "init_from": None})
-    assert "parameter 'w' has no first value of its own" in refusal(lacking, code="job-refused")
+    lacking = refusal(client.post("/v1/jobs", json={**job, "init_from": None}), code="job-refused")
+    assert lacking.startswith("parameter 'w' has no first value of its own, and a job's document holds none: submit it")
+    for init_from, told in ((None, lacking), (read["init_from"], None)):
+        run = client.post("/v1/jobs", params={"dry_run": "true"}, json={**job, "init_from": init_from})
+        assert (run.status_code, run.json()["lacking"]) == (200, told)
     assert list((folder / "models").iterdir()) == []
 
 

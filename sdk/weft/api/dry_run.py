@@ -125,6 +125,8 @@ class DryRun(Renamed):
     hyper: dict[str, float | dict[str, Any]]
     given: list[str] = Field(default_factory=list)
     """Parameters that begin with the values of `init_from`."""
+    lacking: str | None = None
+    """Which parameters have no first value and what to do: without any, a submission is refused. None for none."""
     worker_memory: WorkerMemory
     store_memory: StoreMemory
     step_traffic: StepTraffic
@@ -160,6 +162,6 @@ class DryRun(Renamed):
         tables = store.table_bytes + store.table_state_bytes
         memory = f"a worker's step takes {step:,} bytes, parameters and state {kept:,}"
         memory += f", tables up to {tables:,}" if tables else ""
-        return f"<DryRun {self.name}: {on}; {memory}; {self.waits_for or 'it would start at once'}>"
+        return f"<DryRun {self.name}: {on}; {memory}; {self.lacking or self.waits_for or 'it would start at once'}>"
 
     __str__ = __repr__

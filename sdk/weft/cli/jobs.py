@@ -90,7 +90,10 @@ def submit(
             made = ModelJob(beginning_with(client, made.document, init_from))
         with with_hints("--column " if file is not None and is_model(file) else "--set data.columns."):
             if dry_run:
-                tell_dry_run(out, client.dry_run(made.document), form)
+                run = client.dry_run(made.document)
+                if run.lacking is not None and not made.values:
+                    raise WeftError(run.lacking)
+                tell_dry_run(out, run, form)
                 return
             job = submit_model(client, made)
         _tell_submitted(job, form=form, watch=watch)

@@ -30,6 +30,7 @@ def dry_run_of(
     """The plan with estimates and programs; with `spec`, also what its choices of `recompute` would take, and with
     `passes` what each pass does. Its `snapshots` would be kept there."""
     programs = programs_from_json(plan.programs)
+    given = [] if plan.given is None else plan.given.names
     return DryRun(
         name=plan.name,
         workers=plan.workers,
@@ -40,7 +41,8 @@ def dry_run_of(
         slices=plan.slices,
         optimizer=plan.rule,
         hyper=plan.hyper,
-        given=[] if plan.given is None else plan.given.names,
+        given=given,
+        lacking=plan.lacking(given) if plan.resume is None else None,
         worker_memory=worker_memory(plan, programs, spec),
         store_memory=store_memory(plan),
         step_traffic=step_traffic(plan, programs),

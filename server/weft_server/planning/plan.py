@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -148,6 +148,22 @@ class JobPlan(Renamed):
         if location is None:
             return "the server keeps none"
         return "snapshot_every_s is null" if self.snapshot_every_s is None and not asked_for else None
+
+    def lacking(self, given: Collection[str]) -> str | None:
+        """Which parameters would have no first value with those that are `given`, and what to do; None for none."""
+        names = [key.key for key in self.keys if key.initializer.op_type == GIVEN and key.key not in given]
+        if not names:
+            return None
+        more = (
+            f"and {len(names) - 1} more have no first value of their own"
+            if names[1:]
+            else "has no first value of its own"
+        )
+        return (
+            f"parameter {names[0]!r} {more}, and a job's document holds none: submit it with "
+            "--init-from FILE.safetensors (or a job's id), in Python with client.submit_spec(spec, "
+            "values=model.values), over HTTP with an init_from of POST /v1/uploads"
+        )
 
     @property
     def kept_arrays(self) -> int:

@@ -13,7 +13,6 @@ from weft.api.job import FromJob, FromUpload, JobSpec, Mode, ParameterInfo
 from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
-from weft_graph.ir import GIVEN
 from weft_graph.rules.built_in import states_of
 from weft_graph.rules.schedule import Schedule, hyper_from_json
 from weft_server.control.snapshots import job_of
@@ -52,7 +51,7 @@ async def begun(
     """The plan with its first values, which lie in the job's files; they go again where the block fails, or not `keep`.
 
     Raises JobRefusedError with pointers below `/init_from` or `/resume`, also where a parameter has no other first
-    value and gets none; a dry run, which is not kept, tells of that alone.
+    value and gets none; a dry run, which is not kept, has that in its answer: values may go up after it.
     """
     if spec.resume is not None:
         async with AsyncExitStack() as held:
@@ -115,19 +114,9 @@ def _with_end(told: str | None, plan: JobPlan) -> str | None:
 
 
 def check_given(plan: JobPlan, names: Collection[str]) -> None:
-    """Raises JobRefusedError, naming them, for parameters whose first value only a document brings, and none does."""
-    lacking = [key.key for key in plan.keys if key.initializer.op_type == GIVEN and key.key not in names]
-    if lacking:
-        raise JobRefusedError(
-            [
-                FieldError(
-                    pointer="/init_from",
-                    detail=f"parameter {name!r} has no first value of its own: bring one to POST /v1/uploads",
-                    node=name,
-                )
-                for name in lacking[:MOST_ERRORS]
-            ]
-        )
+    """Raises JobRefusedError for parameters whose first value only a document brings, and none does."""
+    if (lacking := plan.lacking(names)) is not None:
+        raise _refused("/init_from", lacking)
 
 
 async def _resumed(
