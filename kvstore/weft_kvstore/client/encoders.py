@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,32 +23,23 @@ from weft_kvstore.store import LossScale, StepOutcome
 # encoded first.
 
 
+@dataclass(eq=False)
 class EncodedSegment:
     """A `Source` of a segment of `arrays`, gradients of a step by their position in the call, with the encoder of each
     that keeps a residual. Slices leave in their order, so that the first `_made` of them have bytes."""
 
-    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_kept", "_made", "_plan", "_scale", "_segment", "_step")
+    plan: KeyPlan
+    segment: PlanSegment
+    arrays: Sequence[Array]
+    encoders: Sequence[KeyEncoder | None]
+    step: int
+    scale: float
+    """What gradients that keep a residual are divided by."""
 
-    def __init__(
-        self,
-        plan: KeyPlan,
-        segment: PlanSegment,
-        arrays: Sequence[Array],
-        encoders: Sequence[KeyEncoder | None],
-        *,
-        step: int,
-        scale: float,
-    ) -> None:
-        """`scale`: what gradients that keep a residual are divided by."""
-        assert segment.pushed is not None
-        self._plan = plan
-        self._segment = segment
-        self._codec = segment.pushed
-        self._arrays = arrays
-        self._encoders = encoders
-        self._step = step
-        self._scale = scale
-        self._kept = [{} if one is None else one.failed.get(step, {}) for one in encoders]
+    def __post_init__(self) -> None:
+        assert self.segment.pushed is not None
+        self._codec = self.segment.pushed
+        self._kept = [{} if one is None else one.failed.get(self.step, {}) for one in self.encoders]
         """By position of a key: the bytes of slices that were encoded when the step was pushed before."""
         self._made = 0
         self._buffer = np.empty(int(self._codec.begins[-1]), np.uint8)
@@ -63,36 +55,36 @@ class EncodedSegment:
         begins = self._codec.begins.tolist()
         for one in range(self._made):
             position, element, _ = self._key_at(one)
-            encoder = self._encoders[position]
+            encoder = self.encoders[position]
             if encoder is not None:
-                encoder.failed[self._step][encoder.slice_at(element)] = self._buffer[begins[one] : begins[one + 1]]
+                encoder.failed[self.step][encoder.slice_at(element)] = self._buffer[begins[one] : begins[one + 1]]
 
     def _key_at(self, slice_: int) -> tuple[int, int, int]:
         """Of a slice of the segment: the position of its key, its first element there, and the first slice behind it
         that is not in the same byte range."""
-        plan, bounds = self._plan, self._segment.bounds
+        plan, bounds = self.plan, self.segment.bounds
         start = int(bounds[slice_])
         number = bisect_right(plan.starts, start) - 1
         own = plan.byte_ranges[number]
-        element = (own.start + start - plan.starts[number]) // self._arrays[own.position].itemsize
+        element = (own.start + start - plan.starts[number]) // self.arrays[own.position].itemsize
         return own.position, element, int(bounds.searchsorted(plan.starts[number + 1]))
 
     def _encode(self, first: int, stop: int) -> int:
         """Encodes slices of the segment that are of one key. The first one behind them."""
         position, element, end = self._key_at(first)
-        codec, encoder, stop = self._codec, self._encoders[position], min(stop, end)
+        codec, encoder, stop = self._codec, self.encoders[position], min(stop, end)
         at = 0 if encoder is None else encoder.slice_at(element)
         if kept := self._kept[position]:
             if at in kept:
                 self._buffer[codec.begins[first] : codec.begins[first + 1]] = kept[at]
                 return first + 1
             stop = next((one for one in range(first + 1, stop) if at + one - first in kept), stop)
-        elements = self._arrays[position].reshape(-1)[element : element + codec.bounds[stop] - codec.bounds[first]]
+        elements = self.arrays[position].reshape(-1)[element : element + codec.bounds[stop] - codec.bounds[first]]
         out = self._buffer[codec.begins[first] : codec.begins[stop]]
         if encoder is None:
             codec.encode(first, stop, elements, out=out)
         else:
-            encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out)
+            encoder.encode_step(self.step, at, at + stop - first, elements, scale=self.scale, out=out)
         return stop
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -35,9 +35,6 @@ from weft_kvstore.wire.outbox import Outbox, OutFrame
 # --- Pulls, and frames of what is pushed, as the messages that say them -----------------------------------------------
 
 
-SentFrame: TypeAlias = OutFrame[SentEntry, Operation]
-
-
 CARRIES_PULL_BYTES: Final = 1 << 16
 """A frame of at most so many bytes carries a pull: a message of its own would cost more than the wait for them."""
 
@@ -62,7 +59,7 @@ def request_messages(requests: Iterable[Operation], shard: int) -> list[Message]
     return messages
 
 
-def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
+def _carries(frame: OutFrame[SentEntry, Operation], pull: Pull, *, is_short: bool) -> bool:
     """Whether a frame carries a pull. A frame of rows always may, as the shard reads its pull first. Any other has to
     be short, and of calls that were all made before the pull: the shard answers after it has handled the frame, and a
     pull must not see a push that was made after it. Calls are numbered in their order."""
