@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers, which takes ten times as long
 import contextlib
 import math
+import operator
 import os
 import select
 import signal
@@ -115,28 +116,20 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-class _NoInterrupts(contextlib.nullcontext["_NoInterrupts"]):
-    """The context of a thread on which no signal's handler runs, or which defers them already."""
-
-    def __init__(self) -> None:
-        super().__init__(self)
-
-    def sleep(self, sleep: Callable[..., T], *arguments: object) -> T:
-        return sleep(*arguments)
-
-
-_OTHER_THREAD: Final = _NoInterrupts()
+_NO_INTERRUPTS: Final = contextlib.nullcontext()
+"""The context of a thread on which no signal's handler runs, or which defers them already."""
 _MAIN_THREAD: Final = Interrupts()
 
 
-def uninterrupted(*, waits: bool = False) -> Interrupts | _NoInterrupts:
-    """Defers Ctrl-C while this thread is within the context; it may sleep only by the context's `sleep`. A caller that
-    `waits` is nearly never within another context: so it checks for one that was not exited, and exits that."""
+def uninterrupted(*, waits: bool = False) -> Interrupts | contextlib.nullcontext[None]:
+    """Defers Ctrl-C while this thread is within the context; it may sleep only by the context's `sleep`, where it has
+    one. A caller that `waits` is nearly never within another context: so it checks for one that was not exited, and
+    exits that."""
     if threading.get_ident() != Interrupts.thread:
-        return _OTHER_THREAD
+        return _NO_INTERRUPTS
     if Interrupts.are_deferred:
         if not waits or _MAIN_THREAD.is_within(sys._getframe(1)):
-            return _OTHER_THREAD
+            return _NO_INTERRUPTS
         _MAIN_THREAD.__exit__()
     return _MAIN_THREAD if _MAIN_THREAD._caller is None else Interrupts()
 
@@ -332,9 +325,10 @@ class Poller:
             )
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with uninterrupted(waits=True) as interrupts:
+            asleep = operator.call if interrupts is None else interrupts.sleep
             while not future.has_ended and time.monotonic() < until:
-                if not self._lead(future, until, interrupts):
-                    self._follow(future, until, interrupts)
+                if not self._lead(future, until, asleep):
+                    self._follow(future, until, asleep)
 
     def ended(self, future: StoreFuture[Any]) -> None:
         """The future has ended, on this thread."""
@@ -360,7 +354,7 @@ class Poller:
 
     # --- Who works, and until when the others sleep
 
-    def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | _NoInterrupts) -> bool:
+    def _lead(self, future: StoreFuture[Any], until: float, asleep: Callable[..., Any]) -> bool:
         """Works until the future has ended or the time is over, then wakes whoever goes on. False where another caller
         leads, or the client ends."""
         leader, own = self._leader_wait, self._thread_wait
@@ -370,7 +364,7 @@ class Poller:
             self._led_at, self.waited_for = time.monotonic(), future
             readable = None  # Its call has just sent: it only goes to sleep.
             while not (future.has_ended or self._work(self._round, leader, readable, future, until)):
-                readable = interrupts.sleep(leader.sleep) if leader.is_asleep else {}
+                readable = asleep(leader.sleep) if leader.is_asleep else {}
                 if self._failure is not None or time.monotonic() >= until:
                     break
             return True
@@ -388,7 +382,7 @@ class Poller:
                 else:
                     self._hand_over()
 
-    def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | _NoInterrupts) -> None:
+    def _follow(self, future: StoreFuture[Any], until: float, asleep: Callable[..., Any]) -> None:
         """Waits until the future has ended, or no caller leads. It joins `_followers` before it checks `waited_for`,
         and a leader clears that before it wakes a follower, so that one of them sees the other."""
         follower = future, SimpleQueue[None]()
@@ -396,7 +390,7 @@ class Poller:
         try:
             if not future.has_ended and (self.waited_for is not None or self._failure is not None):
                 left_s = max(min(until - time.monotonic(), threading.TIMEOUT_MAX), 0.0)
-                interrupts.sleep(future.sleep, follower[1], left_s)
+                asleep(future.sleep, follower[1], left_s)
         finally:
             self._followers.remove(follower)
 
