@@ -39,7 +39,7 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutSegment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec(UpdateSpec):
-    """`given` says that there is no first value: it is set."""
+    """`given`: no initializer makes the first value; a slot sets it."""
 
     key: str
     priority: int
@@ -239,9 +239,9 @@ class TableState(BucketSteps):
         return gradient
 
     def _next(self) -> list[tuple[int, int, list[Rows] | None]]:
-        """What is next, once `_adding` has completed it: of a job's step, the sum of its gradients, or None where there
-        was none; else each slot's next gradient, which is not taken, in order of arrival. The number of a slot, the
-        step, and the gradient."""
+        """What can be applied next, once `_adding` has run: (number of a slot, step, gradient). In sync mode it is the
+        sum of the step's gradients, None where there was none; else each slot's next gradient, in order of arrival,
+        which is not removed."""
         if self.spec.is_sync:
             step = self.version
             return [(0, step, self._total)] if min(self.added.ravel().tolist(), default=0) > step else []
@@ -458,9 +458,9 @@ class TableState(BucketSteps):
         return is_awaited
 
     def _restore(self, slot: int, pushed: PushSegment, value: Rows) -> bool:
-        """Of a table that nobody has pushed: rows of its value at version `step`, which the table has from then on; or
-        of the rule's state array number `step`, from 1, of rows that were restored. True if pulls may have waited for
-        it. Raises PushRefusedError."""
+        """Restores rows of a table that nobody has pushed: their values at version `step`, at which the table is from
+        then on; or state array number `step` of the rule, from 1, of rows whose values were restored. True if pulls may
+        have waited for it. Raises PushRefusedError."""
         state, step, is_value = self.spec.state, pushed.step, pushed.payload_kind == PayloadKind.RESTORED
         where = f"slot {slot}, key {self.spec.key!r}: it cannot be restored"
         self.check_restored(slot, step, 0, 1)

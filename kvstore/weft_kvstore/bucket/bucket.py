@@ -219,8 +219,8 @@ class Bucket(BucketSteps):
             self.all_initialized = not self._uninitialized.any()
 
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
-        """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
-        rule. The ranges that pulls may have waited for. Raises PushRefusedError."""
+        """Restores slices that nobody has pushed: their value at a version if `number` is 0, else the rule's state
+        array of that number. Returns the ranges that pulls may have waited for. Raises PushRefusedError."""
         changed = []
         new = self.known_sets.new(segment.first, segment.stop, origin)
         for low, high in new:

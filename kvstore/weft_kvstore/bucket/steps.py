@@ -27,7 +27,7 @@ from weft_kvstore.wire.outbox import OutSegment
 
 
 RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
-"""What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
+"""Errors that a rule or a schedule may raise on the numbers that it gets. Any other is a fault of the store."""
 
 
 THE_BARRIER: Final = "the barrier"
@@ -40,10 +40,10 @@ class JobFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSpec:
-    """Of bucket `number`, whether its keys are dense or a table. `is_sync`: a step applies once all slots are in, not
-    each slot's by itself. `staleness`: by so many steps slots may be apart; None where there is no such bound.
-    `piece_elements`: elements that the rule updates at once. `gate`: what holds each step until the slots have agreed
-    on it, where they do."""
+    """How bucket `number`, of dense keys or of a table, is merged and updated. `is_sync`: a step applies once all slots
+    have pushed it, not each slot's by itself. `staleness`: how many steps slots may be apart; None where there is no
+    bound. `piece_elements`: elements that the rule updates at once. `gate`: what holds each step until the slots have
+    agreed on it, where they do."""
 
     number: int
     slots: tuple[int, ...]
@@ -140,7 +140,7 @@ class PullWait:
 
 
 class AnswerEntry(NamedTuple):
-    """What a segment of values says beside slice numbers: see `messages.Values`."""
+    """The fields of a segment of values beside its slice numbers: see `messages.Values`."""
 
     request: int
     array: int
@@ -189,15 +189,15 @@ class BucketSteps:
         self.versions = np.zeros(slices, np.int64)
         self.began_at = np.zeros(slices, np.int64)
         self.reached: Callable[[int, int, int], None] | None = None
-        """Called with (version, first, stop) of slices that have come to a version together, where somebody asks."""
+        """Called with (version, first, stop) of slices that have reached a version together, while a capture runs."""
         self.known_sets = KnownSets()
-        """What the last calls have set or restored: slices, or a table's chunks."""
+        """The slices, or chunks of a table, that the last calls have set or restored."""
         self._waiting: dict[tuple[int, int], PendingSegments] = {}
         self._adds_early = False
         self._pulls: dict[int, dict[int, tuple[int, int, PullWait]]] = {}
         """By version, and by identity: the first and the stop of the slices that a pull wanted when it came."""
         self.pulled_versions: list[int] = []
-        """Those for which pulls wait, in order."""
+        """The versions for which pulls wait, in order."""
 
     # --- Pushes
 
@@ -211,7 +211,7 @@ class BucketSteps:
         slices. Returns the slices that may have a step complete."""
         first, stop = segments[0].first, segments[-1].stop
         index, is_sync = self.indices.get(slot), self.spec.is_sync
-        if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
+        if index is not None and (index, step + 1) not in self._waiting:  # Else that early step is due with this one.
             arrived = self.arrived[:, first:stop]
             least, greatest = extremes(arrived)
             is_next = least[index] == greatest[index] == step
@@ -240,7 +240,7 @@ class BucketSteps:
             raise PushRefusedError(f"{self._where(slot, step, first)}: only slots {list(spec.slots)} contribute to it")
         arrived = self.arrived[index, first:stop]
         wrong: list[int] = []
-        if spec.is_sync and step < arrived.max():  # Of what is merged, only a step that is not applied is known.
+        if spec.is_sync and step < arrived.max():  # Of added steps, only one that is not applied is known.
             open_ = (self.versions[first:stop] == step) & (self.added[index, first:stop] == step + 1)
             wrong = (first + np.flatnonzero(open_ & (self.pushed[index, first:stop] != pushes))).tolist()
         waiting = self._waiting.get((index, step))
@@ -260,16 +260,16 @@ class BucketSteps:
             raise PushRefusedError(f"{self._where(slot, step, first + at)}: {detail}")
 
     def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:
-        """Stores what `check` has let pass: gradients, whose memory is the bucket's from then on, or that there are
-        none. Returns the slices that may have a step complete. What has arrived before changes nothing, so that each
-        push counts once."""
+        """Stores gradients that `check` has accepted, whose memory is the bucket's from then on, or the word that there
+        are none. Returns the slices that may have a step complete. Gradients that arrived before are ignored, so that
+        each push counts once."""
         index, arrived = self.indices[slot], self.arrived[self.indices[slot]]
         here = arrived[segment.first : segment.stop]
         accepted, early = ranges_where(here == step, segment.first), ranges_where(here < step, segment.first)
         if accepted or early:
             pending = self._waiting.setdefault((index, step), PendingSegments(self.bounds))
             for first, stop in (*accepted, *early):
-                pending.replace(segment, first, stop)  # What comes early again is the same.
+                pending.replace(segment, first, stop)  # A repeated early push is the same.
         due = accepted
         while due:
             step += 1

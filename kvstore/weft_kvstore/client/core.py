@@ -78,7 +78,7 @@ _SILENT: Final = {
     LinkState.HANDSHAKE: "the handshake has no answer",
     LinkState.OPEN: "no answer",
 }
-"""What is known of a shard that has said nothing of a request."""
+"""Why a shard may have said nothing about a request, by the state of its link."""
 
 _log = logging.getLogger("weft.store")
 
@@ -150,7 +150,7 @@ class ClientCore:
         before the future of the push ends. Other threads may read it, take a step out that they push again, and note
         one that they could not push; a key that was noted once stays."""
         self.failed_pushes: list[tuple[Operation, int, BaseException]] = []
-        """What `fail_pulls` is to note: pushes that have failed, their steps and errors."""
+        """Pushes that have failed, with their steps and errors: `fail_pulls` notes them."""
         self._setting: dict[int, Operation] = {}
         self._blocked: list[tuple[Operation, set[int]]] = []
         self._last_senders: dict[int, int] | None = None
@@ -276,7 +276,7 @@ class ClientCore:
             trouble = StoreLostError(f"{link.name} sent what is no message: {error}")
             if link.welcome is None or link.state is LinkState.OPEN:
                 link.refuse(trouble)
-            else:  # It may be of a proxy, or of another server in the shard's place.
+            else:  # A proxy may have sent it, or another server at the shard's address.
                 link.disconnected(now, trouble)
             self.tick_at = now
 
@@ -312,7 +312,7 @@ class ClientCore:
                 self.links[shard].say(said)
         except StoreError as error:
             self.end(request, type(error)(f"{self.name_of(request)}: {link.name}: {error}"))
-            link.requests.pop(request.number, None)  # Also one that is kept: this shard does not take it.
+            link.requests.pop(request.number, None)  # Also one that outlives its failure: this shard has refused it.
             return
         if link.shard not in request.pending:
             link.requests.pop(request.number, None)

@@ -188,7 +188,7 @@ class ClientLink:
         self._hello: list[Buffer] = []
         """The connection's first message, said again until it is answered."""
         self.new_requests: list[Operation] = []
-        """What is to be said with the next `flush`; again on each new connection, until it is answered."""
+        """Requests to be sent with the next `flush`; a new connection repeats those that are not answered."""
         self.acknowledge: list[int] = []
         """Frames of values that have arrived and are not acknowledged."""
 
@@ -199,14 +199,14 @@ class ClientLink:
             self.outgoing.append(encode(message, None, self.sent))
 
     def share(self, peer_memory: Array | None, *, taken: bool) -> None:
-        """Whether the shard has mapped the client's memory, and the shard's own, if it shares any."""
+        """`taken`: the shard has mapped the client's memory. `peer_memory`: the shard's own, if it shares any."""
         self.peer_memory = peer_memory
         self.outbox.share(shared=taken)
 
     def on_handshake(self, message: Welcome | Refused, now: float) -> Sequence[SentSegment]:
-        """The shard accepts this client, or rejects it, for now or for good. Once it accepts, everything that is open
-        is asked again. Returns what of earlier connections has arrived and was to be read. Raises ProtocolError for the
-        Welcome of another connection."""
+        """The shard accepts this client, or rejects it, for now or for good. Once it accepts, all open requests are
+        sent again. Returns the segments of earlier connections that have arrived and that the shard will not read any
+        more. Raises ProtocolError for the Welcome of another connection."""
         if isinstance(message, Refused):
             code, reason = message.code, f"{self.name}: {message.reason}"
             if code is RefusalCode.UNKNOWN_LINK:
@@ -219,7 +219,7 @@ class ClientLink:
                 self.refuse(StoreLostError(reason) if code is RefusalCode.CLOSED else StoreRefusedError(reason))
             return ()
         if message.session == self.session and self.state is LinkState.DOWN:
-            return ()  # It had come, and was not read, when the connection broke.
+            return ()  # It was received, and not handled, when the connection broke.
         if message.session != self.session or self.state is not LinkState.HANDSHAKE:
             raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
         if self.welcome is not None and self.welcome.boot != message.boot:
@@ -236,7 +236,7 @@ class ClientLink:
         self.new_requests.clear()
         for said in request_messages(self.requests.values(), self.shard):
             self.say(said)
-        if self.session > 1:  # What was asked on an earlier connection, and is not repeated, is not wanted any more.
+        if self.session > 1:  # Requests of earlier connections that are not repeated are cancelled.
             self.say(Cancel([NO_REQUEST]))
         return self.shared_frames.release_all()
 
@@ -299,7 +299,7 @@ class ClientLink:
 
     def _connect(self, now: float) -> None:
         """Begins a new connection, on which all is sent again that the last one may have lost."""
-        if self.state is not LinkState.DOWN:  # What was said of earlier ones is out of date.
+        if self.state is not LinkState.DOWN:  # The trouble of earlier connections is out of date.
             self.trouble = self.lost
         self.state = LinkState.HANDSHAKE
         self.session += 1

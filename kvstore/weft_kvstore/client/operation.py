@@ -32,10 +32,10 @@ CALL_WORDS: Final = {
     PayloadKind.RESTORED: ("restore", "version"),
     PayloadKind.RESTORED_STATE: ("restore of the state", "array"),
 }
-"""What a call that sends is named, and what its number is."""
+"""How errors name a call that sends, and its number."""
 
 Answer: TypeAlias = Done | Measured
-"""What a shard says of a request that is no pull."""
+"""How a shard answers a request that is no pull."""
 
 SentSegment: TypeAlias = "OutSegment[SentEntry, Operation]"
 
@@ -104,7 +104,7 @@ class Operation:
     pending: dict[int, int] = {}  # noqa: RUF012
     """How many slices, chunks or answers are missing from each shard; it ends when none is."""
     waits_for: dict[int, str] = {}  # noqa: RUF012
-    """What shards said that it waits for."""
+    """What it waits for, as shards have answered."""
     segments: dict[int, list[SentSegment]] = {}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -135,11 +135,11 @@ class Operation:
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
     def arrived(self, shard: int, count: int) -> bool:
-        """So many slices that it sent have arrived. True if it ends with that."""
+        """So many slices that it sent have arrived on a shard. True if that ends it."""
         self._missing -= count
         if self.ended:
             return False
-        if self._missing <= 0:  # What was refused is acknowledged too.
+        if self._missing <= 0:  # Refused segments are acknowledged too.
             self.has_arrived = True
             if self.refusal is not None:
                 return True
@@ -414,7 +414,7 @@ class KeyOperation(PushPull):
             self._end_push(failed=not self.has_arrived)
 
     def _end_push(self, *, failed: bool) -> None:
-        """Of gradients that are encoded; those of a pushpull that fails may have arrived."""
+        """Ends a push of encoded gradients. Those of a pushpull that fails may have arrived."""
         encoders, self._encoders = self._encoders, None
         assert encoders is not None
         encoders.end_push(self._key_encoders, self.step, failed=failed)

@@ -1,4 +1,4 @@
-"""Whose thread polls the sockets: one caller that waits leads, the others follow and are woken; Ctrl-C meanwhile."""
+"""Decides which thread polls a client's sockets: one waiting caller leads, others follow. Defers Ctrl-C."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ LONGEST_SLEEP_S: Final = 60.0
 
 
 class PollWait(Wakeup):
-    """What one thread at a time sleeps on; any thread may call `wake`.
+    """One thread at a time sleeps on it; any thread may call `wake`.
 
     A thread that is about to sleep calls `prepare`, then checks whether there is work, and clears `is_asleep` if there
     is. A thread that has work for it first stores the work, then calls `wake`. So one of them sees the other.
@@ -300,7 +300,7 @@ class Poller:
             and time.monotonic() < self._begun_at + BATCH_S
         ):
             try:
-                if submitted[0] is operation:  # Else that is due for the first.
+                if submitted[0] is operation:  # Else the call that submitted the first has done that.
                     self._hand_over()
             except IndexError:
                 pass  # Another thread has begun it.
@@ -395,7 +395,7 @@ class Poller:
             self._followers.remove(follower)
 
     def _run(self) -> None:
-        """What the client's own thread does."""
+        """The loop of the client's own thread."""
         own, readable = self._thread_wait, Readable()
         try:
             while self._failure is None:
@@ -458,7 +458,7 @@ class Poller:
             if has_begun:
                 self._end(error)
             if has_begun and isinstance(error, Exception):
-                return True  # Whoever waits hears of it from its future.
+                return True  # Waiting callers get it from their futures.
             raise
         finally:
             try:  # noqa: SIM105  # no call may come before
@@ -552,4 +552,4 @@ class Poller:
                         self._is_released = True
                         sockets.core.end_futures()
         finally:
-            self._refuse_submitted()  # Whose callers came meanwhile.
+            self._refuse_submitted()  # Operations that were submitted meanwhile.

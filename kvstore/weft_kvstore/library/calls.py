@@ -175,7 +175,7 @@ class KeyCall:
 Call: TypeAlias = KeyCall | RowCall
 
 # --- Reads several keys at one version while others push --------------------------------------------------------------
-# It waits for nothing: it goes on where one of its pulls ends.
+# No thread waits in it: the thread that ends one of its pulls goes on.
 
 
 TRIES: Final = 8
@@ -271,16 +271,17 @@ class SlotSteps:
         self._traffic = traffic
         self.start = start
         self._counts = dict.fromkeys([key.key for key in user_keys(described) if registry.slot in key.slots], start)
-        """Of each key that the slot pushes, how many steps have begun, by the store's name."""
+        """How many steps of each key that the slot pushes have begun, by the store's name."""
         self._sequence = 0
         """Counts how often steps were counted, as a seqlock does: a signal's handler may have counted some
         meanwhile."""
         self._ended = start
-        """So many steps were ended as a whole."""
+        """Steps below this were ended as a whole, with `end_step`."""
         self._to_end: dict[int, list[str]] = {}
         """Steps that were ended in vain, each with the keys that were not pushed in it: they have to be ended again."""
         self._failed_ends: deque[dict[int, list[str]]] = deque()
-        """What is not in `_to_end` yet: the thread that ends a future adds it here, as it may not wait for the lock."""
+        """Entries that are not in `_to_end` yet: the thread that ends a future adds them here, as it may not wait for
+        the lock."""
         self._needs_scale = start > 0 and described.commit is not None and described.commit.loss_scaling is not None
         """Whether the loss scale is not known of the first step here, which follows from the step before."""
         self._lock = threading.RLock()
@@ -311,7 +312,7 @@ class SlotSteps:
             try:
                 self._sequence += 1  # No handler runs from the comparison to the end of the next call.
                 self._counts.update(counted)
-                if step is not None:  # It has failed no more, whenever it begins.
+                if step is not None:  # The step is not noted as failed any more, even before it is sent.
                     for name in names:
                         self._failed.get(name, {}).pop(steps[0], None)
                 if self._traffic.under_way or not is_here:
@@ -449,8 +450,8 @@ class SlotSteps:
             )
 
     def or_not_restored(self, names: Sequence[str], begun: Future[R]) -> Future[R]:
-        """The same, whose error says, of a key's first steps, what to do where the shards do not have the slot's first
-        step yet."""
+        """A future like `begun`. Where it fails in a key's first steps, its error also says what to do if the shards
+        have not reached the slot's first step."""
         start = self.start
         if not any(0 <= self.of(name) - start <= STEPS_AHEAD for name in names):
             return begun

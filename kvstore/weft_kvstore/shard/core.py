@@ -133,7 +133,7 @@ class ShardCore:
                     self.links.waiting[peer] = None
             else:
                 self._handle(peer, message, now)
-        except ProtocolError as error:  # What came before it may have to be copied.
+        except ProtocolError as error:  # Earlier segments may have to be copied.
             self.links.refuse(identity, error)
         except Exception:
             if message is not None:
@@ -153,7 +153,7 @@ class ShardCore:
                     self.links.fail(peer, message.request, FailureCode.REFUSED, str(error))
             case Cancel():
                 peer.cancel(*message.request)
-                if NO_REQUEST in message.request:  # It has repeated what it still waits for.
+                if NO_REQUEST in message.request:  # The client has repeated all requests that it still waits for.
                     peer.cancel(*peer.unrepeated)
                     peer.unrepeated = set()
                     for failed in peer.failed.values():
@@ -179,8 +179,8 @@ class ShardCore:
     # --- Frames of gradients, values and ids
 
     def _push(self, peer: Peer, push: Push, payload: memoryview, now: float) -> None:
-        """Takes in a frame, segment by segment: what contradicts what is there is refused for itself. Raises
-        ProtocolError for what nobody may say, of any segment before anything of the first is taken in."""
+        """Handles a frame, segment by segment. A segment that contradicts earlier ones is refused by itself. Raises
+        ProtocolError for what no client may send: all segments are checked for that before the first is stored."""
         peer.arrived(push.acknowledge, now)
         opened = () if push.pull is None else self._opened(peer, push.pull)  # Its ids may be in this frame.
         self.counts["received_frames"] += 1
@@ -243,7 +243,7 @@ class ShardCore:
         if (count := sum([len(ranges) for *_, ranges in pull.asks])) > MAX_ENTRIES:
             raise ProtocolError(f"Pull.asks: {count} ranges, more than {MAX_ENTRIES}")
         for request, version, state, reading, compressed, ranges in pull.asks:
-            if request in peer.unrepeated:  # What of it the last connection did not bring comes without a word.
+            if request in peer.unrepeated:  # Its answers that the last connection lost are sent again anyway.
                 peer.unrepeated.remove(request)
                 continue
             if request in peer.pulls:

@@ -57,7 +57,7 @@ class Merger:
         self.batch_count = self.batch_bytes = 0
         """Pieces, and bytes of them, since `ShardCore.flush` has set both back to 0."""
         self.stage: WorkStage = "merge"
-        """What the last piece was."""
+        """Which work the last piece was."""
 
     # --- What comes, and is checked. All raise PushRefusedError where it contradicts what is there; what is refused
     # changes nothing.
@@ -92,7 +92,7 @@ class Merger:
             peer.ids_bytes += rows.nbytes - before
             if has_all:
                 wait.want(pushed.bucket, 0, 1)
-                if is_due:  # It is looked at behind the merge.
+                if is_due:  # The merge answers it.
                     table.add_pull(wait)
                 else:
                     self.ask(wait, peer.shard)
@@ -136,7 +136,7 @@ class Merger:
         self.batch_count += 1
         self.batch_bytes += nbytes
         for _ in task:
-            heapq.heappush(self.queue, entry)  # It has its place again, before equals that came later.
+            heapq.heappush(self.queue, entry)  # It keeps its number, so it stays ahead of equals that came later.
             break
         return True
 
@@ -180,7 +180,7 @@ class Merger:
         try:
             while todo:
                 changed = bucket.advance(todo)
-                self.has_merged = True  # Also where nothing changes: a step that is only measured has its sum.
+                self.has_merged = True  # Even if nothing changed: a step that was only measured was added up.
                 if changed is None:
                     return
                 if bucket.pulled_versions:
