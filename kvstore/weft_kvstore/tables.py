@@ -22,7 +22,6 @@ from weft_kvstore.arrays import Alike, Array, Range, Segment, bytes_of, exact_su
 from weft_kvstore.bucket.sets import check_version
 from weft_kvstore.bucket.steps import RULE_ERRORS, AnswerEntry, AnswerSegment, BucketSteps, PullWait, UpdateSpec
 from weft_kvstore.bucket.update import PIECE_ELEMENTS
-from weft_kvstore.bucket.values import UNPINNED
 from weft_kvstore.description.records import Merge, Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.growing_array import TablePlace
@@ -573,7 +572,7 @@ class TableState(BucketSteps):
                     rows = yield from self.reading(some, name)
                 bounds = np.array([*range(0, max(rows.nbytes, 1), chunk_rows * layout.row_bytes), rows.nbytes])
                 entry, source = AnswerEntry(wait.request, array, spec.number, version), BufferSource(bytes_of(rows))
-                yield OutSegment(entry, low // chunk_rows, bounds, source, priority=priority, owner=UNPINNED)
+                yield OutSegment(entry, low // chunk_rows, bounds, source, priority=priority, owner=None)
 
     def fits_one_piece(self, wait: PullWait) -> bool:
         """Whether the answer fits one piece: few rows, which have missed few updates."""

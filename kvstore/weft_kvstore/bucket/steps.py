@@ -149,8 +149,9 @@ class AnswerEntry(NamedTuple):
     compressed: bool = False
 
 
-AnswerSegment: TypeAlias = OutSegment[AnswerEntry, Pin]
-"""Slices, or chunks, of an array that answer a pull, on their way. Its owner pins them until they have arrived."""
+AnswerSegment: TypeAlias = OutSegment[AnswerEntry, Pin | None]
+"""Slices, or chunks, of an array that answer a pull, on their way. Its owner pins them until they have arrived;
+None where nobody writes the array."""
 
 
 # --- The steps of a bucket's slices, or of a table, which is one slice: what is pushed and pulled ---------------------

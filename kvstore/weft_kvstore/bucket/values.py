@@ -207,26 +207,19 @@ class Block:
 
 
 class Pin:
-    """Pins `count` slices of a block from number `index` on; nothing if the block is None. `first` is what its owner
-    calls the first of them."""
+    """Pins `count` slices of a block from number `index` on. `first` is what its owner calls the first of them."""
 
     __slots__ = ("_offset", "block")
 
-    def __init__(self, block: Block | None, index: int, count: int, *, first: int = 0) -> None:
+    def __init__(self, block: Block, index: int, count: int, *, first: int = 0) -> None:
         self.block = block
         self._offset = index - first
-        if block is not None:
-            block.pinned[index if count == 1 else slice(index, index + count)] += 1
+        block.pinned[index if count == 1 else slice(index, index + count)] += 1
 
     def release(self, first: int, count: int) -> None:
         """Unpins some that have arrived, or will not be sent."""
-        if self.block is not None:
-            index = first + self._offset
-            self.block.pinned[index if count == 1 else slice(index, index + count)] -= 1
-
-
-UNPINNED: Final = Pin(None, 0, 0)
-"""The owner of segments of an array that is written by nobody."""
+        index = first + self._offset
+        self.block.pinned[index if count == 1 else slice(index, index + count)] -= 1
 
 
 # --- The values of a bucket on a shard: one flat array, in blocks that are copied where pinned slices are written -----

@@ -92,7 +92,7 @@ class Peer:
         self.slot = hello.slot
         self.shard = shard
         self.counts = counts
-        self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
+        self.outbox: Outbox[AnswerEntry, Pin | None] = Outbox(settings, loopback=hello.loopback)
         self.shared_frames = SharedFrames(shard.shared_memory)
         self.connections: set[bytes] = set()
         self.pulls: dict[int, PullWait] = {}
@@ -214,4 +214,5 @@ class Peer:
 
 def _release(segments: Iterable[AnswerSegment]) -> None:
     for one in segments:
-        one.owner.release(one.first, one.count)
+        if one.owner is not None:
+            one.owner.release(one.first, one.count)
