@@ -96,9 +96,7 @@ class Play:
     def __post_init__(self) -> None:
         case = self.case
         keys = []
-        for number, (size, priority, is_set) in enumerate(
-            zip(case.shapes, case.priorities, case.user_keys, strict=True)
-        ):
+        for number, (size, priority, is_set) in enumerate(zip(case.shapes, case.priorities, case.given, strict=True)):
             key = key_of(f"k{number}", (size,), case.slots, priority=priority)
             keys.append(given_key(key) if is_set else key)
         hyper = {"lr": RATE, "momentum": MOMENTUM}
@@ -121,9 +119,9 @@ class Play:
         )
         order = sorted(range(len(keys)), key=lambda place: (case.priorities[place], place))
         values = np.concatenate([first_elements(keys[place], 7, 0, keys[place].size) for place in order])
-        self.user_keys = np.array([is_given(keys[place]) for place, _ in slices_on(part)])
+        self.given = np.array([is_given(keys[place]) for place, _ in slices_on(part)])
         self.first = values.copy()
-        self.state = Bucket(spec, values, self.user_keys.copy())
+        self.state = Bucket(spec, values, self.given.copy())
         watch_added(self.state, self._added)
         self.incarnation = [0] * case.slots
         self.arrived: set[tuple[int, int]] = set()
@@ -289,7 +287,7 @@ class Play:
     def _fill(self) -> None:
         """What has no value is set."""
         for number in range(self.slices):
-            if self.user_keys[number] and not any(version == 0 and one == number for version, one in self.told):
+            if self.given[number] and not any(version == 0 and one == number for version, one in self.told):
                 self.tell(0, number, number + 1)
 
     def _arrive_all(self) -> None:
