@@ -17,6 +17,7 @@ from weakref import WeakSet
 import msgspec
 import numpy as np
 
+from weft_graph.program import Update
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, HyperOperation
@@ -246,8 +247,9 @@ class KVStore:
         values = self._registry.each(call, keys, value)
         for one, spec in zip(keys.user_keys, keys.keys, strict=True):
             if not is_given(spec):
-                made = f"the shards make its first value ({spec.initializer.op_type})"
-                detail = f'{made}; one can be given where the description says initializer = "given"'
+                detail = 'the description gives its first value; with initializer = "given" a worker gives it'
+                if spec.update is Update.GRADIENT:
+                    detail = 'with update = "gradient" its value is the sum of the last step; update = "mean" keeps one'
                 raise StoreRefusedError(f"{where(call, one)}: {detail}")
         if by is not None and (not is_whole(by) or not 0 <= by < self.slots):
             raise StoreRefusedError(f"{self._registry.call(call)}: by: slot {by!r} of {self.slots}")

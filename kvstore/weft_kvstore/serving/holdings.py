@@ -11,7 +11,7 @@ from weft_graph.program_text.listing import size_text
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.description.check import digest, rule_of
 from weft_kvstore.description.form import BARRIER_KEY, placed_description, user_key
-from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.description.records import KeyDescription, StoreDescription, codecs_of
 from weft_kvstore.shard.links import SHOWN_DIGITS
 from weft_kvstore.sharding import routing_of
 
@@ -64,4 +64,13 @@ def shown_holdings(path: Path) -> Iterator[str]:
         for key, shown, nbytes, state_bytes in held:
             update = key.update.value if key.slots else "none"
             what = f"{user_key(key.key)!r}: {key.dtype}{list(key.shape)}, update {update}, {shown}"
-            yield f"    {what}, {size_text(nbytes)}, and {size_text(state_bytes)} of state"
+            yield f"    {what}, {size_text(nbytes)}, and {size_text(state_bytes)} of state{_travel(key, description)}"
+
+
+def _travel(key: KeyDescription, description: StoreDescription) -> str:
+    """How the key's gradients and values are compressed, in a store that compresses some."""
+    if description.compression is None and key.compression is None:
+        return ""
+    kinds = (None if codec is None else codec.kind for codec in codecs_of(key, description.compression))
+    told = [f"{what} {kind}" for what, kind in zip(("gradients", "values"), kinds, strict=True) if kind]
+    return f"; compressed: {', '.join(told) or 'nothing'}"

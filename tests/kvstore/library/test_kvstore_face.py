@@ -305,7 +305,7 @@ def test_a_key_is_named_twice_whatever_type_its_number_has(
 
 
 BOTH = {"w": zero(3), "t": Key(shape=(4, 2), rows=True, initializer=0.0), "g": (2,)}
-BOTH["u"] = BOTH["t"]
+BOTH |= {"u": BOTH["t"], "n": Key((2,), update="gradient")}
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,11 @@ BOTH["u"] = BOTH["t"]
             lambda one: one.push_rows("t", [0, 1], ones(3, 2)),
             r"rows: it is float32\[3, 2\], the ids take float32\[2, 2\]",
         ),
-        (lambda one: one.init("w", ones(3)), r"init of key 'w': the shards make its first value \(ConstantOfShape\)"),
+        (
+            lambda one: one.init("w", ones(3)),
+            "init of key 'w': the description gives its first value; with initializer = \"given\" a worker gives it",
+        ),
+        (lambda one: one.init("n", ones(2)), "init of key 'n': with update = \"gradient\" its value is the sum"),
         (lambda one: one.init("g"), "init of key 'g': slot 0 has to give a value"),
         (lambda one: one.init("g", ones(2), by=2), "by: slot 2 of 2"),
         (lambda one: one.end_step(10**15), "end_step: step 1000000000000000: the next to end is step 0"),
@@ -401,7 +405,7 @@ def test_a_wrong_call_raises_at_once_and_begins_nothing(call: Callable[[KVStore]
     with faces("local", describe(BOTH, slots=2, rule="sgd")) as (store, _):
         with pytest.raises(StoreRefusedError, match=told):
             call(store)
-        assert [store.steps(key) for key in store.keys] == [0, 0, 0, 0]
+        assert [store.steps(key) for key in store.keys] == [0] * len(BOTH)
 
 
 def test_a_wait_names_the_call_that_is_missing() -> None:

@@ -86,10 +86,22 @@ def test_a_check_says_what_each_shard_will_hold(tmp_path: Path) -> None:
     told = weft_kvstore("--description", path, "--check")
     assert told.exit_code == 0, told.stderr
     assert "…" not in told.stdout
+    assert "compressed" not in told.stdout
     assert "'w': float32[300, 200], update rule, 1 of 2 slices, 128 KiB, and 0 B of state" in told.stdout
     assert "5: float32[3], update rule, 1 of 1 slices, 12 B, and 0 B of state" in told.stdout
     assert "#barrier" not in told.stdout
     assert "shard 1 at tcp://127.0.0.1:" in told.stdout
+
+
+def test_a_check_says_what_travels_compressed(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    with path.open("a") as file:
+        file.write('[compression]\ngradients = { kind = "2bit", threshold = 0.5 }\n')
+        file.write('weights = { kind = "bf16", residual = false }\n')
+    told = weft_kvstore("--description", path, "--check")
+    assert told.exit_code == 0, told.stderr
+    assert "128 KiB, and 0 B of state; compressed: gradients 2bit, values bf16\n" in told.stdout
+    assert "12 B, and 0 B of state; compressed: nothing\n" in told.stdout
 
 
 @pytest.mark.parametrize(
