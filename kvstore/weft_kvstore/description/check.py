@@ -253,7 +253,7 @@ def _table_problems(key: KeyDescription) -> Iterator[str]:
     growth = key.growth
     if growth is None:
         return
-    if key.shape[0]:
+    if key.shape[:1] not in {(), (0,)}:
         yield f"a growing table has no row at first, not {key.shape[0]}"
     if growth.uses > 1 and growth.probability < 1:
         yield "growth: an id is admitted by uses or by probability, not by both"

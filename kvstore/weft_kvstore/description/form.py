@@ -261,7 +261,8 @@ def _key_document(key: Mapping[str, Any], number: int, slots: Sequence[int], *, 
     given = {name: value for name, value in key.items() if value is not None}
     multi_precision, dtype = given.pop("multi_precision", None), given.get("dtype", "float32")
     update = given.get("update", "rule")
-    if multi_precision not in {None, False} and (multi_precision is not True or dtype not in _HALF_KINDS):
+    is_asked = multi_precision is not None and multi_precision is not False
+    if is_asked and (multi_precision is not True or str(dtype) not in _HALF_KINDS):
         raise DescriptionError(f"{where}.multi_precision: it is for float16 and bfloat16, not {dtype}")
     if multi_precision is False and dtype == "bfloat16":
         raise DescriptionError(f"{where}.multi_precision: shards always keep a bfloat16 key in float32; leave it out")
@@ -282,7 +283,7 @@ def _key_document(key: Mapping[str, Any], number: int, slots: Sequence[int], *, 
     if multi_precision or dtype == "bfloat16":
         # Rounding leaves nothing out that a user with 16 bits had.
         codec = {"kind": _HALF_KINDS[dtype], "residual": False}
-        pulled = {"rule": {"weights": codec}, "gradient": {"merged": codec}}.get(update, {})
+        pulled = {"rule": {"weights": codec}, "gradient": {"merged": codec}}.get(str(update), {})
         halves = {"gradients": codec, **pulled, "least_bytes": 0}
         filled |= {"dtype": "float32", "half": dtype, "compression": given.get("compression", halves)}
     return filled

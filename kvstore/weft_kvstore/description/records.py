@@ -42,7 +42,8 @@ Slots = Annotated[int, Meta(ge=1, le=MAX_SLOTS)]
 SliceBytes = Annotated[int, Meta(ge=1, le=MAX_SLICE_BYTES)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
-Numbers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
+Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Numbers = Mapping[str, Number]
 """Finite ones."""
 
 
@@ -170,7 +171,7 @@ class KeyDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staleness: AtLeast0 | None = None
     growth: GrowthDescription | None = None
     rule: str | Mapping[str, Any] | None = None
-    hyper: Mapping[str, float | Mapping[str, Any]] | None = None
+    hyper: Mapping[str, Number | Mapping[str, Any]] | None = None
     sparse: Sparse = Sparse.LAZY
     compression: StoreCompression | None = None
     half: Literal["float16", "bfloat16"] | None = None
@@ -235,7 +236,7 @@ class StoreDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shards: tuple[str, ...]
     keys: tuple[KeyDescription, ...]
     rule: str | Mapping[str, Any]
-    hyper: Mapping[str, float | Mapping[str, Any]]
+    hyper: Mapping[str, Number | Mapping[str, Any]]
     slice_bytes: SliceBytes
     merge: Merge
     mode: Mode = Mode.SYNC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,10 @@ KEY = {"key": "w", "shape": [3]}
             {"keys": [{**KEY, "multi_precision": True}]},
             r"keys\[0\].multi_precision: it is for float16 and bfloat16",
         ),
+        ({"keys": [{**KEY, "multi_precision": {}}]}, r"keys\[0\].multi_precision: it is for float16 and bfloat16"),
+        ({"keys": [{**KEY, "multi_precision": True, "dtype": []}]}, r"keys\[0\].multi_precision: it is for float16"),
+        ({"keys": [{**KEY, "dtype": "bfloat16", "update": []}]}, r"keys\[0\].update: expected `str`"),
+        ({"keys": [{**KEY, "rows": True, "shape": [], "growth": {}}]}, "key 'w': a scalar is no table"),
         ({"slots": 0}, "^FILE: slots: expected `int` >= 1, not 0$"),
         ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: expected tcp://HOST:PORT, .* or ipc://PATH, got '127"),
         ({"shards": ["tcp://a:1", "tcp://a:1"]}, r"shards\[1\]: tcp://a:1 is shard 0 already"),
@@ -293,6 +298,8 @@ def test_holdings_add_up_to_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("key", "hyper", "told"),
     [
+        (Key(shape=(3,)), {"lr": math.nan}, r"^hyper\[\.\.\.\]: expected a finite number, not {'lr': nan}$"),
+        (Key(shape=(3, 2), rows=True, hyper={"lr": math.nan}), {}, r"^keys\[0\].hyper\[\.\.\.\]: expected a finite"),
         (Key(shape=(3,)), {"lr": 1e300}, r"hyper: 'lr': 1e\+300 is infinite in float32, which key 'w' is of"),
         (Key(shape=(3,), dtype="float16"), {"lr": -7e4}, "hyper: 'lr': -70000 is infinite in float16"),
         (Key(shape=(3,), multipliers={"lr": 1e30}), {"lr": 1e10}, r"1e\+10, multiplied by 1e\+30 is infinite in"),
