@@ -32,7 +32,8 @@ _REMEDIES: Final = (
     ),
     (
         r"Constraints violated|[Ss]pecializ|dynamic_shapes|dynamic shapes|Not all values of|mark_dynamic",
-        "the batch cannot have any size: pass dynamic=False, or what torch.export takes as dynamic_shapes",
+        "the batch cannot have any size: write what makes a number of it otherwise, or pass as dynamic what "
+        "torch.export takes as dynamic_shapes",
     ),
     (
         r"No ONNX function|DispatchError|No decompositions|not supported|ConversionError|NotImplementedError",

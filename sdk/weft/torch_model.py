@@ -55,8 +55,9 @@ def from_torch(
 ) -> Model:
     """Export a PyTorch module. `example` is an input: a tensor, a tuple of tensors, or a mapping by argument name.
 
-    The first dimension of every input is the batch, of any size, unless `dynamic` is False; `dynamic` may also be what
-    `torch.export` takes as `dynamic_shapes`. In a module in `train()`, parts in `eval()` stay so; a module
+    The first dimension of every input is the batch, of any size, unless `dynamic` is False: then the model is evaluated
+    and exported with the example's, and no job trains it. `dynamic` may also be what `torch.export` takes as
+    `dynamic_shapes`. In a module in `train()`, parts in `eval()` stay so; a module
     in `eval()` is switched to training. The module itself is not changed. Parameters without `requires_grad` do not
     train; buffers are constants, except running statistics. Embeddings with `sparse=True` update only the rows that a
     step reads, as `SparseAdam` does.
@@ -96,7 +97,7 @@ def from_torch(
             training=training,
             verify=verify,
         )
-        if verify and dynamic is True:
+        if dynamic is True:
             _check_batch(model)
         trained = listed("parameters", parameters)
         idle = {name for name, value in module.named_parameters(remove_duplicate=False) if not value.requires_grad}
@@ -247,8 +248,8 @@ def _check_batch(model: Model) -> None:
             raise ModuleRefusedError(
                 f"the batch of input {each.name!r} is fixed at {each.type.shape[0]} samples, the example's: forward "
                 "makes a number of it, as len(x), int(x.shape[0]) and x.split(n) do, or an operator asks for it, as "
-                "einsum of three and take_along_dim do. Write that otherwise, or pass dynamic=False, and train with "
-                "batches of this size"
+                "einsum of three and take_along_dim do. Write that otherwise, such as x.new_zeros(x.shape[0], 8) for "
+                "zeros: batches of a job are of several sizes"
             )
 
 

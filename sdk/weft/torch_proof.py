@@ -461,8 +461,7 @@ def _check_size(  # noqa: PLR0917  # one caller
         ran.state[0]
         if ran.state
         else f"outputs differ for {samples} samples: forward asks for the size of the batch (x.shape[0], len(x), split "
-        "by a number), and the graph has the example's answer. Compute with x.shape[0] as a tensor's size, or pass "
-        "dynamic=False"
+        "by a number), and the graph has the example's answer. Compute with x.shape[0] as a tensor's size alone"
     )
     fixed = _without_randomness(_sized(graph, feeds))
     try:

@@ -265,6 +265,11 @@ _REMEDIES: Final = {
         ),
         "shapes do not fit: correct the module's layers, or give it inputs of the shape that its first layer takes",
     ),
+    **dict.fromkeys(
+        ("Expected hidden size", "Expected hidden[0] size", "Expected hidden[1] size"),
+        "the state that a recurrent layer starts from has another shape: leave it out, which is zeros, or make it of "
+        "the input's batch, such as x.new_zeros(layers, x.shape[0], hidden_size)",
+    ),
     "expected target dtype to be Long": "labels are numbers of classes: save their column with .astype('int64')",
     "is out of bounds.": "a label is not one of the classes: correct the data, or give the module more outputs",
 }

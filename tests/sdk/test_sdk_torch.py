@@ -757,6 +757,24 @@ def test_without_verification_a_module_is_taken_as_it_was_exported(capsys: pytes
     assert not capsys.readouterr().err
 
 
+class Recurrent(nn.Module):  # type: ignore[misc, name-defined]
+    """Its first state is for 8 samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(8, 4, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x, torch.zeros(1, 8, 4))[0]
+
+
+def test_a_state_of_a_fixed_batch_is_refused_with_a_remedy_and_also_without_verification() -> None:
+    with pytest.raises(weft.ModuleRefusedError, match=r"such as x\.new_zeros\(layers, x\.shape\[0\], hidden_size\)"):
+        weft.from_torch(Recurrent(), x(4, 5, 8))
+    with pytest.raises(weft.ModuleRefusedError, match=r"is fixed at 8 samples, .* of a job are of several sizes"):
+        weft.from_torch(Recurrent(), x(8, 5, 8), verify=False)
+
+
 def test_parameters_that_no_gradient_reaches_are_named_once_there_is_a_loss() -> None:
     class Behind(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

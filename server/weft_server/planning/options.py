@@ -145,7 +145,10 @@ def column_errors(data: DataSpec, graph: Graph, source: Description) -> Iterator
                 pointer="/data/columns", detail=f"no column feeds the model's input {name!r}: name one", node=name
             )
         elif given.type.rank == 0 or given.type.shape[0] != BATCH:
-            detail = f"input {name!r} is {given.type}: its first dimension has to be {BATCH!r}, the samples of a step"
+            detail = (
+                f"input {name!r} is {given.type}: its first dimension has to be {BATCH!r}, the samples of a step, "
+                "whose number varies; declare it so (of a module, from_torch without dynamic=False; of a file, --shape)"
+            )
             yield FieldError(pointer=f"/graph/inputs/{index}/shape", detail=detail, node=name)
         else:
             yield from _fit_errors(data.columns[name], given, source, dims)
