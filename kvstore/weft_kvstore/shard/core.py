@@ -239,10 +239,11 @@ class ShardCore:
 
     def _opened(self, peer: Peer, pull: Pull) -> list[OpenedPull]:
         """Opens the pulls of a message, one for each request. Raises ProtocolError."""
-        shard, buckets, opened = peer.shard, peer.shard.buckets, list[OpenedPull]()
-        if (count := sum([len(ranges) for *_, ranges in pull.asks])) > MAX_ENTRIES:
-            raise ProtocolError(f"Pull.asks: {count} ranges, more than {MAX_ENTRIES}")
+        shard, buckets, opened, entries = peer.shard, peer.shard.buckets, list[OpenedPull](), 0
         for request, version, state, reading, compressed, ranges in pull.asks:
+            entries += len(ranges)
+            if entries > MAX_ENTRIES:
+                raise ProtocolError(f"Pull.asks: {entries} ranges, more than {MAX_ENTRIES}")
             if request in peer.unrepeated:  # Its answers that the last connection lost are sent again anyway.
                 peer.unrepeated.remove(request)
                 continue
