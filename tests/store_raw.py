@@ -14,7 +14,20 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import NO_REQUEST, Cancel, Hello, Message, Pull, Push, Refused, Reply, Values, Welcome
+from weft_kvstore.wire.messages import (
+    NO_REQUEST,
+    Barrier,
+    Cancel,
+    Done,
+    Hello,
+    Message,
+    Pull,
+    Push,
+    Refused,
+    Reply,
+    Values,
+    Welcome,
+)
 
 HEAR_S = 60.0
 
@@ -47,6 +60,12 @@ class RawPeer:
                 if isinstance(reply, kind):
                     return reply
         raise AssertionError(f"the shard did not say {kind.__name__} within {HEAR_S} s")
+
+    def wait_until_read(self) -> None:
+        """Returns once the shard has taken in all that was said. A Pong does not tell that: the shard says one unasked
+        where bytes come, and no message of another number, as where they are not counted."""
+        self.say(Barrier(NO_REQUEST, 0, []))
+        self.hear(Done)
 
     def greet(self, hello: Hello) -> Welcome | Refused:
         """Says Hello and returns what the shard makes of it. Nothing of an earlier connection is wanted any more."""

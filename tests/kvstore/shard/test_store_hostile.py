@@ -365,8 +365,7 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
             peer.say(pull_of(request, TABLE, 2**40, chunks=1))
             peer.say(a_push(TABLE, [8 * ROWS], payload_kind=2, request=request, chunks=1), ALL_ROWS.tobytes())
             peer.say(Cancel([request]))
-        peer.say(Ping())
-        peer.hear(Pong)
+        peer.wait_until_read()
         job = shard.server._core.job
         waits = open_pulls(job.tables[TABLE])
         assert len(waits) <= 130
@@ -384,8 +383,7 @@ def test_runs_that_wait_are_bounded_however_few_pulls_have_them(shard: Served) -
             peer.say(Cancel([request]))
         for request in range(20, 36):
             peer.say(many_runs(request))
-        peer.say(Ping())
-        peer.hear(Pong)
+        peer.wait_until_read()
         assert shard.statistics()["malformed_messages"] == before
         peer.say(pull_of(36, DENSE, 2**40))
         failed = peer.hear(Failed)
