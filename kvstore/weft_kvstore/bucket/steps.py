@@ -199,6 +199,8 @@ class BucketSteps:
         """By version, and by identity: the first and the stop of the slices that a pull wanted when it came."""
         self.pulled_versions: list[int] = []
         """The versions for which pulls wait, in order."""
+        self.was_set: Range | None = None
+        """Where values were set, while pulls that wait for them are not answered."""
 
     # --- Pushes
 

@@ -31,6 +31,9 @@ AT_ONCE_BYTES: Final = 1 << 20
 """Gradients of so few bytes, of a few slices, are merged when they are received if nothing else waits: to queue them
 takes longer."""
 
+AT_ONCE_S: Final = 0.01
+"""Once a message has led to so much merging, what else it leads to is queued, however little each is."""
+
 MAX_QUEUED_SEGMENTS: Final = 1 << 16
 """Segments of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
 
@@ -118,7 +121,8 @@ class Merger:
         the segments of one set from those of another, so that each counts once."""
         bucket = shard.all_buckets[pushed.bucket]
         for first, stop in bucket.receive_set(slot, pushed, origin):
-            self._answer_range(bucket, first, stop)
+            low, high = bucket.was_set or (first, stop)
+            bucket.was_set = min(low, first), max(high, stop)
             self.merge(bucket, first, stop)
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
@@ -161,7 +165,7 @@ class Merger:
     def _begin(self, priority: int, nbytes: int, task: Iterator[None]) -> None:
         """Queues a task. The first piece of a small one runs while its message is handled, if nothing else waits: to
         queue it takes longer."""
-        if not self.queue and nbytes <= AT_ONCE_BYTES:
+        if not self.queue and nbytes <= AT_ONCE_BYTES and self.at_once_s < AT_ONCE_S:
             begun = self.clock()
             try:
                 for _ in task:
@@ -179,6 +183,7 @@ class Merger:
         first = todo[0][0]
         try:
             while todo:
+                self._answer_set(bucket)
                 changed = bucket.advance(todo)
                 self.has_merged = True  # Even if nothing changed: a step that was only measured was added up.
                 if changed is None:
@@ -189,6 +194,12 @@ class Merger:
                     yield
         except MemoryError as error:
             raise JobFailedError(f"no memory to update {bucket.spec.named(first)}: {error}") from error
+
+    def _answer_set(self, bucket: Bucket | TableState) -> None:
+        """Answers pulls that have waited for values that were set, before these change: once for many."""
+        if bucket.was_set is not None:
+            (first, stop), bucket.was_set = bucket.was_set, None
+            self._answer_range(bucket, first, stop)
 
     def _answer_range(self, bucket: Bucket | TableState, first: int, stop: int) -> None:
         for wait in bucket.pulls_of(first, stop):
@@ -223,6 +234,7 @@ class Merger:
         answers go first; pulls that arrive while a merge is due are answered after it."""
         try:
             while table.merge_is_due or table.to_answer:
+                self._answer_set(table)
                 while table.to_answer:
                     yield from self.answer(*table.to_answer.popleft(), table)
                 if table.merge_is_due:

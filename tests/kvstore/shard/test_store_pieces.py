@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -12,11 +13,14 @@ import pytest
 
 from rule_documents import rule_document
 from store_cluster import constant, key_of, open_pulls, store_of, table_of
+from store_cluster import given as given_key
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket import values as bucket_values
+from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.bucket.update import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
 from weft_kvstore.description import records as first
 from weft_kvstore.description.check import digest, rule_of
@@ -24,9 +28,21 @@ from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.merger import AT_ONCE_S
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.codec import RowSource, decode_reply, encode
-from weft_kvstore.wire.messages import Acknowledge, Cancel, Failed, Hello, Message, Ping, Pong, PushRefused, Values
+from weft_kvstore.wire.messages import (
+    Acknowledge,
+    Barrier,
+    Cancel,
+    Failed,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    PushRefused,
+    Values,
+)
 
 CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
 
@@ -306,3 +322,71 @@ def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -
     assert not shard.core.work.queue
     shard.core.open(JobShard(msgspec.structs.replace(description, term=2), 0))
     assert not shard.core.work.work_once()
+
+
+KEYS = 200
+
+
+def many_keys(mode: Mode, *, given: bool = False) -> Shard:
+    """A shard of many small keys, on which each look at the clock is a millisecond later."""
+    keys = [key_of(f"k{number}", [4], 1) for number in range(KEYS)]
+    keys = [given_key(key) if given else constant(key, 3.0) for key in keys]
+    shard = Shard(store_of(keys, slots=1, shards=1, hyper={"lr": 1.0}, mode=mode))
+    times = count()
+    shard.core.work.clock = lambda: next(times) / 1000
+    return shard
+
+
+FLOODS: dict[str, tuple[Message, bytes | None]] = {
+    "pushes": (push_of(0, [16] * KEYS, first=range(KEYS)), np.ones(4 * KEYS, np.float32).tobytes()),
+    "sets": (
+        push_of(0, [16] * KEYS, first=range(KEYS), payload_kind=1, request=1),
+        np.ones(4 * KEYS, np.float32).tobytes(),
+    ),
+    "nothing": (Barrier(1, 0, list(range(0, KEYS, 2))), None),
+}
+
+
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
+@pytest.mark.parametrize("flood", FLOODS)
+def test_what_one_message_of_many_keys_leads_to_is_merged_piece_by_piece(flood: str, mode: Mode) -> None:
+    """While it is read no more than for some milliseconds."""
+    shard, pieces = many_keys(mode, given=flood == "sets"), list[int]()
+    advance = Bucket.advance
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Bucket, "advance", lambda bucket, todo: pieces.append(1) or advance(bucket, todo))
+        message, payload = FLOODS[flood]
+        shard.core.receive(b"0", encode(message, payload), 0.0)
+        at_once = len(pieces)
+        assert at_once <= 1000 * AT_ONCE_S + 1
+        assert len(shard.core.work.queue) >= KEYS // 2 - at_once
+        shard.work()
+    (bucket,) = shard.job.buckets.values()
+    assert not shard.core.work.queue
+    assert not bucket.has_waiting
+    assert (bucket.versions[::2] == (flood != "sets")).all()
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_pulls_that_wait_for_values_are_looked_at_once_for_a_message_that_sets_many(
+    rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are answered with what was set."""
+    key = given_key(table_of("t", (KEYS, 4), 1) if rows else key_of("w", [KEYS * 4], 1))
+    shard, looks = Shard(store_of([key], slots=1, shards=1, slice_bytes=24 if rows else 16)), list[int]()
+    shard.core.work.at_once_s = AT_ONCE_S
+    for request in range(1, 101):
+        if rows:
+            shard.pull_rows(request, np.arange(request - 1, request))
+        else:
+            shard.say(pull_of(request, 0, 0, first=request - 1))
+    pulls_of = BucketSteps.pulls_of
+    monkeypatch.setattr(BucketSteps, "pulls_of", lambda *some: looks.append(1) or pulls_of(*some))
+    values = np.arange(KEYS * 4, dtype=np.float32).reshape(KEYS, 4)
+    parts = [(np.int64(one).tobytes() if rows else b"") + values[one].tobytes() for one in range(KEYS)]
+    sizes, chunks = [len(one) for one in parts], KEYS if rows else 0
+    said = push_of(0, sizes, first=range(KEYS), payload_kind=1, request=200, chunks=chunks)
+    shard.core.receive(b"0", encode(said, b"".join(parts)), 0.0)
+    shard.work()
+    assert len(looks) <= 2
+    assert shard.values() == {request: values[request - 1].tobytes() for request in range(1, 101)}
