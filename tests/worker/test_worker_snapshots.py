@@ -21,7 +21,7 @@ from weft_kvstore.description.records import descriptions
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Captured, MissedError, saved
-from weft_kvstore.snapshot_files import MARK, snapshots
+from weft_kvstore.snapshot_files import MARKER_FILE, snapshots
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from worker_graphs import bags, mlp, normalized
@@ -243,7 +243,7 @@ def test_a_job_that_is_done_before_the_place_of_its_snapshots_is_made_waits_for_
 
     def make_place(seconds: float) -> None:
         folder.parent.mkdir(exist_ok=True)
-        (folder.parent / MARK).write_text("{}")
+        (folder.parent / MARKER_FILE).write_text("{}")
 
     monkeypatch.setattr("weft_worker.run.time.sleep", make_place)
     allocation = job.allocation(0).model_copy(update={"last_snapshot": str(folder)})
