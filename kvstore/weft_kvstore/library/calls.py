@@ -187,7 +187,8 @@ def consistent_read(call: KeyCall) -> Future[tuple[int, list[Array]]]:
     """A future of the newest version at which all keys of a pull can be read, and of their values at it. In sync mode
     only. Fails with StorePassedError where keys have passed every version that was tried."""
     keys, pull = call.keys.keys, partial(call.begin, with_versions=True)
-    count, versioned = len(keys), [number for number, key in enumerate(keys) if key.slots]
+    # A key without elements has no version either.
+    count, versioned = len(keys), [number for number, key in enumerate(keys) if key.slots and key.size]
     newest = pull([0] * count, [])
     future: StoreFuture[tuple[int, list[Array]]] = StoreFuture()
     future.driver = driver_of(newest)

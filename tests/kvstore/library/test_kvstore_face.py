@@ -6,6 +6,7 @@ import gc
 import math
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from weft_kvstore import (
     StoreTimeoutError,
     describe,
 )
+from weft_kvstore.library.calls import KeyCall
 
 
 def test_a_plain_program_needs_no_step_numbers(make: Make) -> None:
@@ -432,6 +434,22 @@ def test_a_stale_wait_names_the_slots_that_are_behind() -> None:
         store.push("w", ones(3))
         with pytest.raises(StoreTimeoutError, match="has seen 0 steps of slots 1; step 0 waits for slots 1"):
             store.pull("w").result(WAIT_S)
+
+
+def test_a_read_at_one_version_asks_once_where_other_keys_have_no_elements(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store,) = make(describe({"none": zero(0), "w": zero(2)}, rule="sgd", lr=1.0))
+    store.push(["none", "w"], [ones(0), ones(2)]).result(WAIT_S)
+    asked, begin = [], KeyCall.begin
+
+    def noted(call: KeyCall, versions: list[int], *arguments: Any, **options: Any) -> Future[Any]:
+        asked.append(versions)
+        return begin(call, versions, *arguments, **options)
+
+    monkeypatch.setattr(KeyCall, "begin", noted)
+    version, (none, value) = store.read_consistent(["none", "w"]).result(WAIT_S)
+    assert (version, none.tolist(), value.tolist(), asked) == (1, [], [-1, -1], [[0, 0]])
 
 
 @pytest.mark.parametrize("mode", ["async", "stale"])
