@@ -13,7 +13,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, Unpack
@@ -193,7 +193,7 @@ def _prepared(
         raise ArgumentError("loss is missing: loss=torch.nn.CrossEntropyLoss(), loss='mse' or the like")
     of, source = _loss_of(loss), _Columns.read(data)
     if _is_module(model):
-        only = _listed(of)[0] if len(_listed(of)) == 1 else None
+        only = _listed(of)[0] if len(_listed(of)) == 1 else None  # a word, or a Loss
         words = {"metrics": _listed(metrics), "loss": [getattr(each, "loss", each) for each in _listed(of)]}
         read, feeding = _exported(
             model,
@@ -202,7 +202,7 @@ def _prepared(
             target,
             example,
             inside=loss if of is None else None,
-            classes=Loss(only) if isinstance(only, str) else only,
+            only=Loss(only) if isinstance(only, str) else only,
             words=words,
             ask=ask,
         )
@@ -313,6 +313,40 @@ class _Columns:
                 f"numbers of classes, such as int64: {remedy}"
             )
 
+    def check_target(self, column: str, loss: Loss, output: tuple[int, ...]) -> None:
+        """Raises ArgumentError for a target of another shape than the loss takes of an output of that shape."""
+        from weft_graph.errors import GraphError
+        from weft_graph.ir import Graph, Input
+        from weft_graph.losses.comparison import CLASSES, Additions, Comparison
+        from weft_graph.types import BATCH, DType, TensorType
+
+        made = Input("output", TensorType(DType.FLOAT32, (BATCH, *output[1:])))
+        additions = Additions(Graph("loss", (made,), (), (), (made.name,)))
+        compared = Comparison(replace(loss, output=made.name, target=""), additions)
+        rows = (self.found or {}).get(column)
+        try:
+            wanted = compared.nodes.types[compared.target].shape[1:]
+        except GraphError:
+            return  # The loss says it once the module is exported, with the output's name.
+        if rows is None or rows.shape[1:] == wanted:
+            return
+        takes, remedy = "", "save the column so, or change the module's output"
+        if loss.loss in CLASSES:
+            axis = compared.classes_axis()
+            takes = f" with its classes on axis {axis}"
+            others = [at for at in range(1, len(output)) if (*output[1:at], *output[at + 1 :]) == rows.shape[1:]]
+            if others:
+                ignored = "" if loss.ignore_index is None else f", ignore_index={loss.ignore_index}"
+                remedy = f"if axis {others[-1]} has the classes, say so: loss=weft.Loss({loss.loss!r}, classes_axis="
+                remedy += f"{others[-1]}{ignored})"
+        elif wanted == (*rows.shape[1:], 1):
+            remedy = "save the column with [..., None]"
+        raise ArgumentError(
+            f"target: the module's output is {_shape('batch', output[1:])}{takes}, so {loss.loss} takes a target of "
+            f"{_shape('batch', wanted)}, and column {column!r} of {self.path} is {_shape('rows', rows.shape[1:])}: "
+            f"{remedy}"
+        )
+
     def of_other_dtype(self, error: ModuleRefusedError, fed: Iterable[str], module: Any) -> ModuleRefusedError | None:
         """The error with the columns that PyTorch means, where it is of a dtype."""
         from weft.torch_run import IDS_WANTED, OTHER_DTYPE
@@ -393,6 +427,10 @@ class _Columns:
         raise ArgumentError(f"{self}; {none}say which of them the loss compares with: target=...")
 
 
+def _shape(first: str, rest: Sequence[Any]) -> str:
+    return f"({', '.join([first, *map(str, rest)])})"
+
+
 def _first_rows(archive: zipfile.ZipFile, name: str) -> Array:
     """The first rows of a column. Of one in Fortran's order, which has them everywhere, zeros where it is large."""
     with archive.open(f"{name}.npy") as member:
@@ -428,17 +466,18 @@ def _exported(
     example: Any,
     *,
     inside: Any,
-    classes: Loss | None,
+    only: Loss | None,
     words: Mapping[str, Sequence[str]],
     ask: Callable[[str], None],
 ) -> tuple[Model, dict[str, str]]:
-    """The module as a model, with the loss `inside` it if that is not None, and the columns of its inputs. `classes`:
-    the only loss of the module, whose target is looked at first where it is of classes."""
+    """The module as a model, with the loss `inside` it if that is not None, and the columns of its inputs. `only`:
+    the only loss of the module, whose target is looked at first."""
     from weft.torch_model import from_torch, try_out
-    from weft_graph.losses.comparison import CLASSES
+    from weft_graph.losses.comparison import CLASSES, LOSSES
     from weft_graph.losses.with_loss import MEASURES
 
     torch: Any = sys.modules["torch"]
+    compared = None
     if example is not None:
         if inside is not None:
             raise ArgumentError("example: a loss that weft has no word for needs data that can be read here")
@@ -459,10 +498,12 @@ def _exported(
         last = last if last not in names else f"loss_{last}"
         column = source.target(last, feeding, target) or source.data.columns[last]
         module, feeding = _with_loss_inside(module, inside, names, of_classes=of_classes), {**feeding, last: column}
-    elif classes is not None and classes.loss in CLASSES:
-        name = classes.target or "labels"
-        compared = feeding.get(name) or source.target(name, feeding, target)
-        source.check_classes(compared, classes.loss, is_guessed=target is None and inputs is None and compared != name)
+    elif only is not None and only.loss in LOSSES:
+        name = only.target or ("labels" if only.loss in CLASSES else "target")
+        compared = feeding.get(name) or source.target(name, feeding, target) or source.data.columns[name]
+        if only.loss in CLASSES:
+            is_guessed = target is None and inputs is None and compared not in {name, source.data.columns.get(name)}
+            source.check_classes(compared, only.loss, is_guessed=is_guessed)
     for column in feeding.values():
         source.check_rows(column)
     device = next((each.device for each in module.parameters()), None)
@@ -470,8 +511,19 @@ def _exported(
     fed = rows if is_by_name and inside is None else tuple(rows.values())
     ask(source.any)
     try:
-        if any(word not in MEASURES for named in words.values() for word in named):
-            _check_words(words, try_out(module, fed))
+        is_unknown = any(word not in MEASURES for named in words.values() for word in named)
+        if is_unknown or compared is not None:  # In no time, beside that of an export.
+            ran = try_out(module, fed)
+            if is_unknown:
+                _check_words(words, ran)
+            named = dict(zip(ran.names or [""], ran.outputs, strict=False))
+            if (
+                only is not None
+                and compared is not None
+                and only.output in named
+                and (only.output or not ran.names[1:])
+            ):
+                source.check_target(compared, only, named[only.output].shape)
         model = from_torch(
             module,
             fed,

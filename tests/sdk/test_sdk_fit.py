@@ -269,6 +269,39 @@ def test_a_target_without_numbers_of_classes_is_told_before_the_module_is_export
 
 
 @pytest.mark.parametrize(
+    ("x", "y", "loss", "said"),
+    [
+        (
+            (12, 4), (np.int64, 12), nn.CrossEntropyLoss(ignore_index=-100),
+            "is (batch, 12, 3) with its classes on axis 1, so cross_entropy takes a target of (batch, 3), and column "
+            "'y' of {path} is (rows, 12): if axis 2 has the classes, say so: loss=weft.Loss('cross_entropy', "
+            "classes_axis=2, ignore_index=-100)",
+        ),
+        (
+            (4,), (np.float32, 1), nn.MSELoss(),
+            "is (batch, 3), so mse takes a target of (batch, 3), and column 'y' of {path} is (rows, 1): save the "
+            "column so, or change the module's output",
+        ),
+        ((4,), (np.int64, 2), "cross_entropy", "takes a target of (batch), and column 'y' of {path} is (rows, 2): s"),
+    ],
+)  # fmt: skip
+def test_a_target_of_another_shape_than_the_output_asks_for_is_told_before_the_module_is_exported(
+    tmp_path: Path, x: tuple[int, ...], y: tuple[Any, ...], loss: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, *shape = y
+    path = write(tmp_path / "points.npz", x=np.ones((20, *x), np.float32), y=np.zeros((20, *shape), kind))
+    monkeypatch.setattr("weft.torch_model.from_torch", lambda *_: pytest.fail("the module was exported"))
+    with pytest.raises(weft.ArgumentError, match=re.escape(said.format(path=path))):
+        submitted(Scores(), path, loss=loss)
+
+
+def test_classes_on_the_last_axis_are_compared_as_the_refusal_says(tmp_path: Path) -> None:
+    path = write(tmp_path / "tags.npz", x=np.ones((20, 12, 4), np.float32), y=np.zeros((20, 12), np.int64))
+    sent = submitted(Scores(), path, loss=weft.Loss("cross_entropy", classes_axis=2, ignore_index=-100))
+    assert sent["data"]["columns"] == {"x": "x", "labels": "y"}
+
+
+@pytest.mark.parametrize(
     ("columns", "said"),
     [
         ({"kind": "y", "series": "x"}, "inputs take the columns in the order of the file; say which is the target: t"),
