@@ -7,22 +7,23 @@
         print(store.pushpull("w", [1, 2, 3]).result())
 
 `KVStore` is one slot's way to a store, `describe` and `read_description` say what the store is. Names are imported when
-they are first used, so that a process that needs one part of the room loads no other.
+they are first used, so that a process loads only the modules that it uses.
 
 What a `pushpull` of a small key does, in the order of the files to read:
 
 1. `library/kvstore`: `KVStore.pushpull` finds the key, checks the array and takes the next step (`library/calls`).
-2. It becomes a `KeyOperation` (`client/operation`) with a future, and the store begins that (`client/store_client`).
-   `client/plan` has which slices of the key are on which shard; `sharding` has computed that from the description.
+2. Its `KeyCall` makes a `KeyOperation` (`client/operation`) with a future, which the store begins
+   (`client/store_client`). `client/plan` says which slices of the key are on which shard; `sharding` has computed that
+   from the description.
 3. `client/poller` runs the client on the caller's thread: `ClientCore.begin` (`client/core`) puts the gradient's slices
    into the outbox of each shard's link, and `client/link` makes a frame of them, with the pull. `wire/outbox` chooses
    what is sent next, `wire/messages` and `wire/codec` say how, `client/sockets` sends it.
 4. `serving/shard_server`: the shard's thread receives the frame; `shard/core` says what each message does.
 5. `shard/merger` passes gradients to their bucket (`bucket/bucket`), or table (`tables`). Once every slot has
-   pushed the step, `bucket/update` adds them up (`bucket/arrays`) and runs the rule.
+   pushed the step, `bucket/update` adds them up (`bucket/values`) and runs the rule.
 6. The pull waits for that version in `bucket/steps`. `shard/peer` has what is to be sent to each client.
-7. The caller, which waits for its future, receives the values: `ClientCore.receive`, `KeyOperation.arrived`. They are
-   written into `out`, and the future ends (`futures`).
+7. The caller, which waits for its future, receives the values (`ClientCore.receive`). `KeyOperation.write` copies
+   them into `out`, and the future ends (`futures`).
 """
 
 from __future__ import annotations
