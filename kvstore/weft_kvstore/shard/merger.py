@@ -183,7 +183,8 @@ class Merger:
         first = todo[0][0]
         try:
             while todo:
-                self._answer_set(bucket)
+                if bucket.was_set is not None:
+                    self._answer_set(bucket, *bucket.was_set)
                 changed = bucket.advance(todo)
                 self.has_merged = True  # Even if nothing changed: a step that was only measured was added up.
                 if changed is None:
@@ -195,11 +196,10 @@ class Merger:
         except MemoryError as error:
             raise JobFailedError(f"no memory to update {bucket.spec.named(first)}: {error}") from error
 
-    def _answer_set(self, bucket: Bucket | TableState) -> None:
+    def _answer_set(self, bucket: Bucket | TableState, first: int, stop: int) -> None:
         """Answers pulls that have waited for values that were set, before these change: once for many."""
-        if bucket.was_set is not None:
-            (first, stop), bucket.was_set = bucket.was_set, None
-            self._answer_range(bucket, first, stop)
+        bucket.was_set = None
+        self._answer_range(bucket, first, stop)
 
     def _answer_range(self, bucket: Bucket | TableState, first: int, stop: int) -> None:
         for wait in bucket.pulls_of(first, stop):
@@ -234,7 +234,8 @@ class Merger:
         answers go first; pulls that arrive while a merge is due are answered after it."""
         try:
             while table.merge_is_due or table.to_answer:
-                self._answer_set(table)
+                if table.was_set is not None:
+                    self._answer_set(table, *table.was_set)
                 while table.to_answer:
                     yield from self.answer(*table.to_answer.popleft(), table)
                 if table.merge_is_due:
