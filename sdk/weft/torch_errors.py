@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from typing import Final
 
 _REMEDIES: Final = (
@@ -54,14 +55,25 @@ def refusal(error: Exception) -> str:
 
 
 def said(error: Exception) -> str:
-    """The innermost exception in its own words, a line of them."""
+    """The innermost exception in its own words, a line of them, and the line of a module's that led to it."""
     inner: BaseException = error
     while (inner.__cause__ or inner.__context__) is not None:
         inner = inner.__cause__ or inner.__context__  # type: ignore[assignment]
     lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
     first = next((line for line in lines if not line.startswith(("-", "#", "⬆", "<", "*"))), "")
     first = first if len(first) <= 200 else first[:200].rpartition(". ")[0] or f"{first[:200]} ..."
-    return f"{type(inner).__name__}: {first}" if first else type(inner).__name__
+    return (f"{type(inner).__name__}: {first}" if first else type(inner).__name__) + _place(inner)
+
+
+def _place(error: BaseException) -> str:
+    """` (net.py:12, in Net.forward)`: the innermost method of a module that PyTorch has not written."""
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module, package = frame.f_locals.get("self"), str(frame.f_globals.get("__name__")).partition(".")[0]
+        if hasattr(module, "named_parameters") and package not in {"torch", "weft"}:
+            file = frame.f_code.co_filename.rpartition("/")[2]
+            found = f" ({file}:{line}, in {type(module).__name__}.{frame.f_code.co_name})"
+    return found
 
 
 def chain(error: BaseException) -> str:

@@ -728,7 +728,11 @@ REFUSED: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
     ),
     "sizes by values": (
         lambda: (Of(lambda m, a: m.layer(a) if a.sum() > 0 else a, layer=nn.Linear(8, 8)), x()),
-        "PyTorch cannot export the module: .* depends on values",
+        r"PyTorch cannot export the module: .* \(test_sdk_torch.py:\d+, in Of\.forward\)\. .* depends on values",
+    ),
+    "shapes that do not fit": (
+        lambda: (Of(lambda m, a: m.layer(a), layer=nn.Linear(7, 8)), x()),
+        r"shapes cannot be multiplied .* \(test_sdk_torch.py:\d+, in Of\.forward\); shapes do not fit",
     ),
     "an operator without a form": (
         lambda: (Of(lambda m, a: torch.linalg.eigh(m.layer(a) @ m.layer(a).T)[0], layer=nn.Linear(8, 8)), x()),
