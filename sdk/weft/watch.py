@@ -44,7 +44,7 @@ class RunView:
     """What is known of a run from its events; `train` and `evaluate` are the newest metrics.
 
     `since` are the training's metrics since the last evaluation, which its line has the mean of, unless some of them
-    came before this view.
+    came before this view, or of a run that was lost.
     """
 
     steps: int
@@ -73,8 +73,9 @@ class RunView:
             case StateChanged():
                 return self._changed(body)
             case StepDone():
-                if body.step < min(self.step, self._trained_at):
-                    self.train = {}  # of a run that was lost
+                if body.step < min(self.step, self._trained_at):  # They are of a run that was lost, or of later steps.
+                    self.train, self.since_is_whole = {}, self.since_is_whole and not self.since
+                    self.since.clear()
                 self.step, self.steps, self.epoch = body.step, body.steps, body.epoch
                 self.samples_per_second = body.samples_per_second
                 return None

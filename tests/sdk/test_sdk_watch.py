@@ -72,6 +72,34 @@ def test_a_narrow_terminal_keeps_steps_and_metrics_and_drops_the_rate() -> None:
     assert "samples/s" not in last
 
 
+def test_a_job_that_is_trained_again_tells_no_metrics_of_its_first_run_at_its_end() -> None:
+    why = "stopped at step 10: accuracy has not improved; it is trained again from step 0 up to there"
+    to = console(terminal=False)
+    evaluated = MetricTaken(split="evaluate", step=10, values={"loss": 0.5}, samples=360)
+    of_the_first = MetricTaken(split="train", step=14, values={"loss": 0.25}, samples=640)
+    watch(
+        [
+            event(1, StateChanged(state=JobState.RUNNING)),
+            event(2, evaluated),
+            event(3, of_the_first),
+            event(4, StepDone(step=14, steps=20, epoch=1, samples_per_second=1), 1),
+            event(5, StateChanged(state=JobState.STOPPING, reason=why), 1),
+            event(6, StateChanged(state=JobState.RUNNING), 1),
+            event(7, StepDone(step=10, steps=20, epoch=1, samples_per_second=1), 2),
+            event(8, StateChanged(state=JobState.FINISHING), 2),
+            event(9, StateChanged(state=JobState.SUCCEEDED), 2),
+        ],
+        job(),
+        to,
+    )
+    assert written(to).splitlines()[-4:] == [
+        f"stopping: {why}",
+        "running",
+        "finishing: the result is being saved",
+        "succeeded",
+    ]
+
+
 def test_the_line_of_a_pass_has_the_mean_of_its_steps_and_of_no_other_s() -> None:
     def taken(seq: int, split: Literal["train", "evaluate"], loss: float, samples: int) -> Event:
         return event(seq, MetricTaken(split=split, step=seq, values={"loss": loss}, samples=samples))
