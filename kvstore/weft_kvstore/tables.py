@@ -489,6 +489,17 @@ class TableState(BucketSteps):
         if sets := self._pending_sets.pop(begins, []):  # It came meanwhile, and holds now: so the update ends.
             self._write(_last_of(sets))
 
+    def put_sets_of(self, slot: int) -> None:
+        """What the slot has pushed is forgotten: values that have waited behind it, in async and stale mode, hold now,
+        or with the update under way."""
+        index, begins = self.indices.get(slot, -1), self.begins
+        waiting = [key for key in self._pending_sets if key[0] == index and key != begins and self.spec.sets_at_once]
+        for rows in [one for key in sorted(waiting) for one in self._pending_sets.pop(key)]:
+            if begins is None:
+                self._write(rows)
+            else:
+                self._pending_sets.setdefault(begins, []).append(rows)
+
     def _write(self, value: Rows, *, only_new: bool = False) -> None:
         """Sets rows; with `only_new` only uninitialized ones."""
         self.updated = []

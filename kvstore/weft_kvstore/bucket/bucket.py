@@ -211,6 +211,14 @@ class Bucket(BucketSteps):
         if not waiting:
             self.pending_sets.pop((index, version), None)
 
+    def put_sets_of(self, slot: int) -> None:
+        """What the slot has pushed is forgotten: values that have waited behind it, in async and stale mode, hold
+        now."""
+        index = self.indices.get(slot, -1)
+        for of in sorted(key for key in self.pending_sets if key[0] == index and self.spec.sets_at_once):
+            for segment in self.pending_sets.pop(of).segments:
+                self._put(segment)
+
     def _put(self, segment: Segment) -> None:
         """These slices have this value now."""
         self.update.values.write(segment)

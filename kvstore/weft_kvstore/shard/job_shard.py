@@ -108,8 +108,9 @@ class JobShard:
     def close(self) -> None:
         """Gives back what tables have on disk, and gradients that wait in clients' memory. Nothing else is to be called
         then."""
-        for slot in range(self.description.slots):
-            self.replace(slot)
+        for bucket in self.all_buckets.values():
+            for slot in bucket.spec.slots:
+                bucket.replace(slot)
         for table in self.tables.values():
             table.to_answer.clear()  # They know their clients, and those the job.
             table.rows.close()
@@ -124,7 +125,8 @@ class JobShard:
 
     @property
     def waiting_sets(self) -> int:
-        """Parts that were set for versions that are still to come; may be asked on any thread."""
+        """Slices, and versions of tables, that were set for versions that are still to come; may be asked on any
+        thread."""
         return sum(one.sets_waiting for one in list(self.all_buckets.values()))
 
     def check(self, pushed: PushSegment) -> None:
@@ -222,11 +224,13 @@ class JobShard:
         return ranges
 
     def replace(self, slot: int) -> None:
-        """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
+        """A newer incarnation fills the slot: its unmerged pushes are forgotten, and values that were set behind them
+        hold."""
         if self.gate is not None:
             self.gate.replace(slot)
         for bucket in self.all_buckets.values():
             bucket.replace(slot)
+            bucket.put_sets_of(slot)
         self.hyper.withdraw(slot, cache(partial(self._next_step, slot)))
 
     def change_hyper(self, slot: int, message: Hyper) -> None:

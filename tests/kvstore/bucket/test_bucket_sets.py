@@ -208,6 +208,29 @@ def test_where_slots_go_on_by_themselves_a_value_comes_behind_what_its_slot_has_
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
+def test_a_value_behind_pushes_holds_once_a_newer_incarnation_replaces_these(mode: Mode) -> None:
+    """Else it would come behind what the next process pushes, whose gradients would be lost."""
+    description = store_of([key_of("b", (6,), 2)], slots=2, shards=1, slice_bytes=8)
+    shard = JobShard(msgspec.structs.replace(description, mode=mode, hyper={"lr": 1.0}), 0)
+    (bucket,) = shard.buckets.values()
+    slices = [Segment(0, 3, np.full(6, number, np.float32)) for number in (-1, 5, 7)]
+    for slot, value in ((0, slices[1]), (1, slices[2])):
+        bucket.push(slot, 0, [slices[0]])
+        assert bucket.set(slot, 1, value, slot) == []
+    shard.replace(0)
+    assert [key for key, some in bucket.pending_sets.items() if some] == [(1, 1)], "the other slot's waits on"
+    for step in (0, 1):
+        bucket.push(0, step, [slices[0]])
+    shard.replace(1)
+    todo = [(0, 3)]
+    while bucket.advance(todo):
+        pass
+    (found,) = bucket.update.values.elements(0, 3)
+    assert found[2].tolist() == [9.0] * 6
+    assert not bucket.pending_sets
+
+
+@pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
 def test_where_slots_go_on_by_themselves_a_first_value_is_given_once(mode: Mode) -> None:
     bucket = Bucket(mode=mode)
     assert bucket.set(1, 0, 0, 2, "one") == [(0, 2)]

@@ -278,6 +278,25 @@ def test_of_rows_that_are_set_only_new_ones_come_before_what_their_slot_has_push
     assert not table.state.sets_waiting
 
 
+@pytest.mark.parametrize("updates", [False, True])
+def test_rows_that_were_set_behind_pushes_hold_once_a_newer_incarnation_replaces_these(updates: bool) -> None:
+    table = Table(mode=Mode.ASYNC, given=True, slots=2)
+    table.state.piece_rows = 1
+    table.set(0, 0.0, 1, 2, 3)
+    ended(table.push(0, 0, 4))
+    for number in (5.0, 7.0):
+        assert not table.set(1, number, 1)
+    update = table.push(0, 2, 3, slot=1)
+    if updates:
+        next(update)
+    table.job.replace(0)
+    ended(update)
+    assert table.read(1, 2, 3) == [7.0, 1.0, 1.0]
+    ended(table.push(0, 1))
+    assert table.read(1) == [8.0]
+    assert not table.state.sets_waiting
+
+
 def test_a_slot_that_waits_for_first_values_holds_up_no_other() -> None:
     table = Table(mode=Mode.ASYNC, given=True, slots=2)
     table.set(0, 0.0, 1)
