@@ -33,9 +33,6 @@ MAX_CHANGES: Final = 1 << 16
 """Changes of hyper-parameters that are kept for each slot: for steps to come, and for keys that are behind others.
 Beyond that the earliest are forgotten, of steps that some key has applied; a key may be pushed no more."""
 
-OF_ROWS: Final = (PayloadKind.IDS, PayloadKind.RESTORED_STATE)
-"""What is pushed of tables alone."""
-
 FORGET_EVERY: Final = 16
 """After so many changes it is looked at which ones no step asks for any more: that takes a look at every bucket."""
 
@@ -128,21 +125,6 @@ class JobShard:
         """Slices, and versions of tables, that were set for versions that are still to come; may be asked on any
         thread."""
         return sum(one.sets_waiting for one in list(self.all_buckets.values()))
-
-    def check(self, pushed: PushSegment) -> None:
-        """Raises ProtocolError for a segment that nobody may send. It looks at nothing that changes: so all segments of
-        a message are checked before anything of it happens, and who takes one in has to look for contradictions
-        alone."""
-        number, kind = pushed.bucket, pushed.payload_kind
-        bucket, table = self.buckets.get(number), self.tables.get(number)
-        if table is not None:
-            table.reader.check(pushed)
-        elif bucket is None:
-            raise ProtocolError(f"bucket: {number} has nothing on shard {self.shard}")
-        elif kind in OF_ROWS or (pushed.chunks and kind != PayloadKind.RESTORED):
-            raise ProtocolError(f"bucket: {number} has no rows on shard {self.shard}")
-        else:
-            bucket.check_segment(pushed)
 
     def _spec_of(self, number: int) -> BucketSpec | TableSpec:
         """How a bucket is updated: all of its keys as the first of them is."""

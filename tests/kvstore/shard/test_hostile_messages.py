@@ -25,7 +25,7 @@ from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.rows.storage import RowStorage
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.core import ShardCore
+from weft_kvstore.shard.core import ShardCore, check_segment
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import (
@@ -583,7 +583,7 @@ def test_a_segment_that_nobody_may_send_is_refused_by_the_name_of_its_field() ->
         said = {"bucket": TABLE, "chunks": int("bucket" not in fields), **fields}
         row = dict(zip(SENT[:-1], row_of(SENT, **said)[:-1], strict=True))
         with pytest.raises(ProtocolError, match=f"^{told}"):
-            job.check(PushSegment(**row, buffers=[memoryview(payload)]))
+            check_segment(job, PushSegment(**row, buffers=[memoryview(payload)]))
 
 
 # --- What a message cannot do beside ----------------------------------------------------------------------------------
