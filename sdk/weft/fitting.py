@@ -637,6 +637,8 @@ def _loss_of(loss: Any) -> Any:
     if getattr(loss, "reduction", "mean") != "mean":
         raise ArgumentError(f"{kind.__name__} has reduction={loss.reduction!r}; a job's loss is a 'mean'")
     word = _torch_word(loss)
+    if word is None and isinstance(loss, type):
+        raise ArgumentError(f"loss is the class {kind.__name__}: give it made, such as {kind.__name__}()")
     if word is None or any(getattr(loss, option, usual) != usual for option, usual in _USUAL.items()):
         return None
     if word not in CLASSES:

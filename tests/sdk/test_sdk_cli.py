@@ -633,6 +633,7 @@ def test_jobs_that_ended_long_ago_are_removed_together(run: Run) -> None:
     assert [each.url.path for each in script.requests[1:]] == ["/v1/jobs/old"]
     told = run(answers(JobPage(jobs=[new])), "rm", "--older-than", "12h").stdout
     assert told == "no job ended more than 12h ago; `weft jobs` lists all\n"
+    assert "or --older-than, not both" in run(answers(), "rm", "job-1", "--older-than", "3d").stderr
     assert "'soon' is not like 30d" in run(answers(), "rm", "--older-than", "soon").stderr
     assert run(answers(), "rm").exit_code == 2
 

@@ -440,6 +440,13 @@ def test_what_cannot_be_found_out_is_asked_for(tmp_path: Path, wrong: dict[str, 
         submitted(Scores(), path, **{"loss": nn.CrossEntropyLoss(), **wrong})
 
 
+def test_a_loss_of_pytorchs_may_be_a_class_where_weft_has_a_word_for_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "points.npz", x="x", y="y")
+    assert submitted(Scores(), path, loss=nn.CrossEntropyLoss)["data"]["columns"] == {"x": "x", "labels": "y"}
+    with pytest.raises(weft.ArgumentError, match=r"loss is the class HuberLoss: .* such as HuberLoss\(\)"):
+        submitted(Scores(), path, loss=nn.HuberLoss)
+
+
 # --- The way back -----------------------------------------------------------------------------------------------------
 
 

@@ -108,7 +108,8 @@ def test_a_slot_whose_agent_is_lost_waits_for_another_and_says_so(world: World) 
     job = world.jobs["job"]
     assert (job.state, job.reason) == (
         JobState.RUNNING,
-        "needs 1 worker; 1 is registered, 0 are free: it starts when other jobs end",
+        "needs 1 worker; 1 is registered, 0 are free: it starts when `weft up` has started a lost one again, or other "
+        "jobs end",
     )
     with pytest.raises(WrongStateError, match="was lost; ask again once another took over"):
         world.controller.want_parameters("job")

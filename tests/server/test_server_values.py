@@ -354,7 +354,7 @@ def test_a_job_begins_with_an_upload_and_keeps_its_own_copy(client: httpx.Client
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"other": B}, "none of its 1 parameters is one of the job's"),
+        ({"other": B}, "none of its 1 parameters is one of the job's 2, by their names, such as 'other' and 'w', 'b'"),
         ({"w": W.T.copy(), "b": B}, "parameter 'w' is F32[3, 4], the job's is F32[4, 3]"),
     ],
 )

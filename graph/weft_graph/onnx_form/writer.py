@@ -215,7 +215,8 @@ def write_file(
 ) -> None:
     """Writes the model to `path`, and from `external_from` bytes of values on these to `path` + `.data`.
 
-    Files that are there are replaced once all is written. Raises OnnxError as `write_model`, and OSError.
+    Files that are there are replaced once all is written. Raises OnnxError as `write_model`, and OSError,
+    which names `path`.
     """
     path = Path(path)
     model, arrays = written(graph, values, options or WriteOptions())
@@ -232,6 +233,9 @@ def write_file(
         if is_external:
             os.replace(partial_data, data)
         os.replace(partial, path)
+    except OSError as error:  # The caller wrote neither name.
+        named = path if error.filename in {os.fspath(partial), os.fspath(partial_data)} else error.filename
+        raise OSError(error.errno, error.strerror, named and os.fspath(named)) from None
     finally:
         for leftover in (partial, partial_data):
             with suppress(FileNotFoundError):

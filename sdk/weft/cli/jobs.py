@@ -374,7 +374,7 @@ def rm(
 ) -> None:
     """Delete jobs that have ended, with their results, snapshots and logs."""
     if (not ids) == (older_than is None):
-        raise typer.BadParameter("give jobs' ids, or --older-than", param_hint="ID...")
+        raise typer.BadParameter(f"give jobs' ids, or --older-than{', not both' if ids else ''}", param_hint="ID...")
     if form is Format.JSON and not yes:
         raise typer.BadParameter("-o json asks nothing: add --yes", param_hint="--yes")
     age = None if older_than is None else _duration(older_than, "--older-than")

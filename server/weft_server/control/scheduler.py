@@ -199,7 +199,8 @@ def _lacking(job: PendingJob, room: _Room) -> str | None:
     if job.workers > len(free):
         advice = _silent(room, AgentKind.WORKER) or _advice(job, AgentKind.WORKER, job.workers, len(workers))
         if job.workers <= len(workers):
-            advice = f"{_silent(room, AgentKind.WORKER)}: it starts when other jobs end"
+            again = "`weft up` has started a lost one again, or " if job.project is None else ""
+            advice = f"{_silent(room, AgentKind.WORKER)}: it starts when {again}other jobs end"
         return f"needs {what}; {_are(len(workers))} registered, {_are(len(free))} free{advice}"
     if room.kept_for is not None:
         return f"needs {what}; the free ones are kept for job {room.kept_for}, whose turn is first"

@@ -40,6 +40,9 @@ from weft_server.storage.snapshot_files import SnapshotIncompleteError, is_there
 from weft_server.storage.uploads import LARGEST_HEADER_BYTES
 from weft_server.users import User
 
+SHOWN = 3
+"""Names of each side, where none is the other's."""
+
 TRIES = 3
 """A document may go between the moment it is found and the moment it is copied; a second look finds where it is."""
 
@@ -254,7 +257,11 @@ def _fitting(path: Path, parameters: Sequence[ParameterInfo]) -> list[str]:
         raise JobRefusedError([FieldError(pointer="/init_from", detail=each.detail, node=each.node) for each in wrong])
     if not common:
         has = [name for name in found if not name.startswith(STATE)]
-        raise _refused("/init_from", f"none of its {len(has)} parameters is one of the job's")
+        names = " and ".join(listed(each[:SHOWN]) for each in (has, [each.name for each in parameters]) if each)
+        detail = (
+            f"none of its {len(has)} parameters is one of the job's {len(parameters)}, by their names, such as {names}"
+        )
+        raise _refused("/init_from", detail)
     return [each.name for each in parameters if each.name in common]
 
 

@@ -281,6 +281,13 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_in_a_folder_that_there_is_not_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "model.onnx"
+    with pytest.raises(FileNotFoundError) as refused:
+        write_file(path, graph_of(Node("Relu", "r", ("x",), ("y",))), {})
+    assert refused.value.filename == str(path)
+
+
 @pytest.mark.parametrize("graph", [lenet(), normalized_mlp(), mlp()], ids=lambda graph: graph.name)
 def test_graphs_of_the_builder_are_served(graph: Graph) -> None:
     chance = np.random.default_rng(0)
