@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() + 1, 8))')
 SPREAD = --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-unit: $(VENV)/.dev
+unit: $(VENV)/.compiled
 ifeq ($(ARGS),)
 	$(BIN)/pytest $(SPREAD)
 else
@@ -52,6 +52,11 @@ format: $(VENV)/.dev
 # mkdocs-material says at each build that it will end one day.
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# Once, before several processes import the same modules at the same time: each would compile all of them.
+$(VENV)/.compiled: $(VENV)/.dev
+	@$(BIN)/pytest --quiet --collect-only >/dev/null || true # whose errors the tests themselves will tell
+	@touch $@
 
 # A stamp for each set of extras; a change of pyproject.toml makes it again. Modules are compiled as they are imported,
 # which most of what PyTorch and JAX bring never are.

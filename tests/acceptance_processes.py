@@ -16,6 +16,8 @@ import weft
 
 ROOT = Path(__file__).parents[1]
 POLL_S = 0.05
+DEADLINE_S = 60.0
+"""A daemon takes seconds to start, and several times as many where it shares a slow machine with other tests."""
 
 
 def load_script(path: str) -> ModuleType:
@@ -73,7 +75,7 @@ def standing_still(pids: list[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def await_that(condition: Callable[[], bool], what: str, deadline_s: float) -> None:
+def await_that(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Returns once the condition holds. Fails, saying what was waited for, after the deadline."""
     end = time.monotonic() + deadline_s
     while not condition():

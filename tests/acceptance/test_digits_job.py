@@ -89,7 +89,7 @@ def test_a_cancelled_job_ends_and_its_workers_take_the_next(
     next(event for event in job.events() if getattr(event.body, "state", None) is JobState.RUNNING)
     job.cancel()
     with pytest.raises(weft.JobCancelledError):
-        job.wait(timeout_s=15)
+        job.wait(timeout_s=60)
     submit(client, place, example, steps=3).wait(timeout_s=180)
 
 

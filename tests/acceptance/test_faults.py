@@ -112,4 +112,4 @@ def test_a_cluster_s_program_that_is_killed_leaves_no_process(tmp_path: Path) ->
         parent.kill()
         parent.stdout.read()
         assert parent.wait(timeout=60) != 0
-    await_that(lambda: not any(alive(pid) for pid in below), f"processes {below} to end", deadline_s=60)
+    await_that(lambda: not any(alive(pid) for pid in below), f"processes {below} to end")

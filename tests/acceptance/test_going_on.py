@@ -62,7 +62,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
     after: dict[str, int],
 ) -> None:
     loss, _ = example.build()
-    steps = 800
+    steps = 400
     whole = client.submit(loss, steps=steps, **before, **run)
     whole.wait(timeout_s=180)
     job = client.submit(loss, steps=steps, **before, **run)

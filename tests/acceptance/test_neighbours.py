@@ -28,13 +28,13 @@ def test_a_rule_that_keeps_a_shard_busy_for_ever_costs_another_job_nothing(place
     wide = [nn.Linear(8, 1000), *(nn.Linear(1000, 1000) for _ in range(4)), nn.Linear(1000, 2)]
     run: dict[str, Any] = {"data": data, "workers": 1, "shards": 2, "recovery": weft.Recovery(max_restarts=0)}
     hog = client.submit(nn.cross_entropy(nn.Sequential(*wide)(x), y), steps=100_000, optimizer=heavy(), **run)
-    await_that(lambda: hog.refresh().state is JobState.RUNNING, "the busy job to run", 60)
+    await_that(lambda: hog.refresh().state is JobState.RUNNING, "the busy job to run")
     honest = client.submit(nn.cross_entropy(nn.Linear(8, 2)(x), y), steps=100, **run)
     honest.wait(timeout_s=60)
     assert hog.refresh().state is JobState.RUNNING
     assert {agent.state for agent in client.agents()} == {AgentState.ALIVE}
     hog.cancel()
-    await_that(lambda: not any(agent.jobs for agent in client.agents()), "its processes to end", 60)
+    await_that(lambda: not any(agent.jobs for agent in client.agents()), "its processes to end")
 
 
 def test_of_jobs_one_after_the_other_and_at_once_nothing_stays(place: Place, client: weft.Client) -> None:
@@ -57,4 +57,4 @@ def test_of_jobs_one_after_the_other_and_at_once_nothing_stays(place: Place, cli
         counted = now.processes <= before.processes and now.descriptors <= before.descriptors
         return counted and now.mappings < before.mappings + 24 and now.resident_bytes < before.resident_bytes + 6e6
 
-    await_that(nothing_stays, f"no more than {before} to be left of 24 jobs", 60)
+    await_that(nothing_stays, f"no more than {before} to be left of 24 jobs")

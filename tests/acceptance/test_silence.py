@@ -62,7 +62,7 @@ class Place:
     def runs(self) -> weft.JobHandle:
         """A job in the midst of its steps."""
         job = self.submit()
-        await_that(lambda: bool(job.refresh().metrics), "its metrics", DEADLINE_S)
+        await_that(lambda: bool(job.refresh().metrics), "its metrics")
         return job
 
     def goes_on(self, job: weft.JobHandle) -> None:
@@ -87,7 +87,7 @@ class Place:
             return {agent.pid for agent in self.client.agents() if agent.state is AgentState.ALIVE}
 
         running = {process.pid for process in self.cluster.processes[1:]}
-        await_that(lambda: heard() >= running, "all agents", DEADLINE_S)
+        await_that(lambda: heard() >= running, "all agents")
 
     def family(self, *names: str) -> list[int]:
         return family(self.cluster, *names)
@@ -116,7 +116,7 @@ def test_a_job_whose_processes_all_stood_still_goes_on_and_comes_to_the_same_bit
     job = place.runs()
     agents = ("worker-0", "worker-1", "shard-0", "shard-1")
     with standing_still(place.family(*agents)):
-        await_that(lambda: set(place.states().values()) == {AgentState.SUSPECTED}, "all to be suspected", 20)
+        await_that(lambda: set(place.states().values()) == {AgentState.SUSPECTED}, "all to be suspected")
     assert job.refresh().state is JobState.RUNNING
     place.goes_on(job)
     said = place.said(job)
@@ -143,7 +143,6 @@ def test_a_job_whose_server_has_no_room_waits_with_its_result_until_there_is_som
         await_that(
             lambda: any("/parameters: attempt 1 has failed" in each.read_text() for each in log.glob("worker-*.log")),
             "its worker to try in vain",
-            DEADLINE_S,
         )
     finally:
         resource.prlimit(server, resource.RLIMIT_FSIZE, before)
@@ -160,7 +159,7 @@ def test_data_that_is_written_anew_as_it_was_is_trained_on_and_that_is_told(plac
 def test_a_worker_that_is_lost_in_the_last_evaluation_costs_no_values_that_the_server_has(place: Place) -> None:
     job = place.submit(workers=2, batch_size=2, train=(0, 16), evaluate=(16, ROWS), steps=1)
     result = place.cluster.directory / "jobs" / job.id / "parameters.safetensors"
-    await_that(lambda: bool(job.refresh().metrics), "the metrics of its step, from both workers", DEADLINE_S)
+    await_that(lambda: bool(job.refresh().metrics), "the metrics of its step, from both workers")
     placed = next(line for line in place.said(job) if line.startswith("runs on"))
     keeper = re.search(r"(worker-\d) \(worker \d\) saves", placed)
     assert keeper is not None
@@ -168,12 +167,10 @@ def test_a_worker_that_is_lost_in_the_last_evaluation_costs_no_values_that_the_s
     processes = place.family(other)
     while job.refresh().state is JobState.RUNNING:  # It stands still, and is not lost before the values are there.
         with standing_still(processes):
-            await_that(
-                lambda: result.exists() or place.states()[other] is AgentState.SUSPECTED, "its values", DEADLINE_S
-            )
+            await_that(lambda: result.exists() or place.states()[other] is AgentState.SUSPECTED, "its values")
             if result.exists():
                 job.wait(timeout_s=DEADLINE_S)
-        await_that(lambda: place.states().get(other) is not AgentState.SUSPECTED, "a word of it", DEADLINE_S)
+        await_that(lambda: place.states().get(other) is not AgentState.SUSPECTED, "a word of it")
     assert (job.refresh().reason or "").startswith(f"trained, but {other} (worker "), job.job
     assert job.values()
 
@@ -181,7 +178,7 @@ def test_a_worker_that_is_lost_in_the_last_evaluation_costs_no_values_that_the_s
 def end(cluster: weft.Cluster, name: str) -> None:
     process = next(process for process in cluster.processes if process.name == name)
     os.kill(process.pid, signal.SIGKILL)
-    await_that(lambda: process.exit_code is not None, f"{name} to end", DEADLINE_S)
+    await_that(lambda: process.exit_code is not None, f"{name} to end")
 
 
 def kill(cluster: weft.Cluster, outage_s: float = 0.0) -> None:
@@ -189,7 +186,7 @@ def kill(cluster: weft.Cluster, outage_s: float = 0.0) -> None:
     end(cluster, "server")
     threading.Event().wait(outage_s)
     cluster.restart("server")
-    await_that(cluster.listens, "the server to listen again", DEADLINE_S)
+    await_that(cluster.listens, "the server to listen again")
 
 
 def submitted(client: httpx.Client, document: dict[str, Any]) -> str:
@@ -278,7 +275,7 @@ def test_a_job_outlives_a_server_that_is_killed_again_and_again(place: Place, do
         def states() -> set[str]:
             return {agent["state"] for agent in client.get("/v1/agents").json()["agents"]}
 
-        await_that(lambda: states() == {"alive"}, "all agents to be heard again", DEADLINE_S)
+        await_that(lambda: states() == {"alive"}, "all agents to be heard again")
         shown = [client.get(f"/v1/jobs/{each}").json() for each in (plain, job)]
     assert shown[0]["metrics"] == shown[1]["metrics"]
     assert {each["progress"]["step"] for each in shown} == {SHORT_STEPS}
@@ -326,5 +323,5 @@ def test_a_daemon_that_is_killed_is_lost_at_once(place: Place) -> None:
     """The server is told, and does not wait for it."""
     place.await_all()
     os.kill(place.cluster.processes[-1].pid, signal.SIGKILL)
-    await_that(lambda: bool(place.cluster.ended()), "its end", 20)
+    await_that(lambda: bool(place.cluster.ended()), "its end")
     assert "worker-1" not in place.states()

@@ -17,8 +17,8 @@ from weft.api.event import MetricTaken
 @pytest.fixture(scope="module")
 def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
     loss, accuracy = example.build()
-    train = place.rows - example.EVALUATION_ROWS
-    data = weft.numpy_data(place.digits, evaluate=(train, place.rows))
+    rows = {"train": (0, 2880), "evaluate": (place.rows - example.EVALUATION_ROWS, place.rows)}
+    data = weft.numpy_data(place.digits, **rows)
     with place.cluster.client() as client:
         job = client.submit(
             loss,
@@ -27,7 +27,7 @@ def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
             workers=2,
             shards=2,
             epochs=1,
-            optimizer=weft.Adam(lr=0.001),
+            optimizer=weft.Adam(lr=0.003),
             precision="float16",
             loss_scale={"initial": 2.0**24, "growth_interval": 20},
             clip_norm=5.0,

@@ -42,7 +42,7 @@ def daemon(tmp_path: Path) -> Iterator[object]:
 
 
 def await_line(process: Process, line: str) -> None:
-    await_that(lambda: line in process.log_tail(), f"{line!r} in the log", 20)
+    await_that(lambda: line in process.log_tail(), f"{line!r} in the log")
 
 
 def test_a_daemon_that_is_deaf_to_sigterm_is_killed(daemon) -> None:  # type: ignore[no-untyped-def]  # a fixture
@@ -226,11 +226,11 @@ def test_a_cluster_starts_registers_mourns_bounds_its_logs_and_ends(
         assert cluster.ended() == []
         os.kill(pids["worker-0"], signal.SIGKILL)
         ended: list[Process] = []
-        await_that(lambda: bool(ended.extend(cluster.ended()) or ended), "its end", 20)
+        await_that(lambda: bool(ended.extend(cluster.ended()) or ended), "its end")
         assert [process.obituary().split(";")[0] for process in ended] == ["worker-0 ended with signal SIGKILL"]
         assert cluster.ended() == []
         assert [agent.name for agent in client.agents() if agent.state is AgentState.LOST] == ["worker-0"]
         monkeypatch.setattr("weft.process.LOG_BYTES", 1)
-        await_that((tmp_path / "state" / "logs" / "server.log.1").exists, "the server's log to be begun anew", 20)
+        await_that((tmp_path / "state" / "logs" / "server.log.1").exists, "the server's log to be begun anew")
     assert not any(alive(pid) for pid in pids.values())
     cluster.stop()
