@@ -190,12 +190,12 @@ def test_a_cancelled_job_takes_its_orders_back(client: httpx.Client, document: d
 
 def test_an_agent_that_falls_silent_fails_the_job(tmp_path: Path, document: dict[str, Any]) -> None:
     with (
-        running(tmp_path / "server", lost_after_s=0.5) as client,
+        running(tmp_path / "server") as client,
         cast(client, workers=1, stop_at=AllocationEvent.RUNNING),
     ):
-        # A second worker that registers once and is never heard of again.
-        client.post("/v1/agents", json={"kind": "worker", "name": "mute", "pid": 9})
+        # A second worker, for which the job waits, registers once and is never heard of again.
         job = submit(client, document).json()["id"]
+        client.post("/v1/agents", json={"kind": "worker", "name": "mute", "pid": 9})
         eventually(lambda: state(client, job) == "failed", "the job fails")
         reason = client.get(f"/v1/jobs/{job}").json()["reason"]
         assert reason.startswith("mute (worker ")
