@@ -235,10 +235,12 @@ class Merger:
         try:
             while table.merge_is_due or table.to_answer:
                 if table.was_set is not None:
+                    table.merge_is_due = False  # Else long pulls that wait for these values come after the merge.
                     self._answer_set(table, *table.was_set)
-                while table.to_answer:
+                    table.merge_is_due = True
+                if table.to_answer:  # More may be set meanwhile.
                     yield from self.answer(*table.to_answer.popleft(), table)
-                if table.merge_is_due:
+                else:
                     has_merged = yield from table.merging()
                     table.merge_is_due = False
                     self._answer_range(table, 0, 1)

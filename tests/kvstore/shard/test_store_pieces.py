@@ -41,6 +41,7 @@ from weft_kvstore.wire.messages import (
     Ping,
     Pong,
     PushRefused,
+    Reading,
     Values,
 )
 
@@ -90,10 +91,10 @@ class Shard:
                 begin += nbytes
         return found
 
-    def pull_rows(self, request: int, ids: Array, version: int = 0) -> None:
+    def pull_rows(self, request: int, ids: Array, version: int = 0, **changed: Any) -> None:
         cut = self.routing.tables[0]
         chunks = -(-len(ids) // cut.ids_up)
-        self.say(pull_of(request, 0, version, chunks=chunks))
+        self.say(pull_of(request, 0, version, chunks=chunks, **changed))
         self.say(push_of(0, [ids.nbytes], payload_kind=2, request=request, chunks=chunks, count=chunks), ids.tobytes())
 
     def push_rows(self, ids: Array, values: Array, step: int = 0, **changed: Any) -> None:
@@ -390,3 +391,29 @@ def test_pulls_that_wait_for_values_are_looked_at_once_for_a_message_that_sets_m
     shard.work()
     assert len(looks) <= 2
     assert shard.values() == {request: values[request - 1].tobytes() for request in range(1, 101)}
+
+
+@pytest.mark.parametrize("is_answering", [False, True])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_pull_of_one_version_that_waits_for_rows_is_answered_before_the_push_that_waits_with_it(
+    rows: int, is_answering: bool
+) -> None:
+    """Whether it takes one piece or two, and whether the shard is answering another pull when the rows are set."""
+    key = given_key(table_of("t", (8, 1), 1))
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"lr": 1.0}))
+    (table,) = shard.job.tables.values()
+    table.piece_rows = 1
+    ids, others, ones = np.arange(rows), np.arange(4, 8), np.ones((8, 1), np.float32)
+    shard.push_rows(others, ones[:4], payload_kind=1, request=9)
+    shard.work()
+    shard.push_rows(ids, ones[:rows])
+    shard.pull_rows(1, ids, reading=Reading.EXACT)
+    shard.work()
+    if is_answering:
+        shard.pull_rows(2, others)
+        assert shard.core.work.work_once()
+        assert table.has_task
+    shard.push_rows(ids, 5 * ones[:rows], payload_kind=1, request=10)
+    shard.work()
+    assert table.version == 1
+    assert shard.values()[1] == (5 * ones[:rows]).tobytes()
