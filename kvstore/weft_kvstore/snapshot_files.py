@@ -153,7 +153,7 @@ class TensorFile:
 VALUE: Final = "value"
 UPDATES: Final = "updates"
 ROWS: Final = "row/ids"
-"""Of a block of a table's rows, as int64."""
+"""Of a row group of a table, as int64."""
 GONE: Final = "table/gone"
 
 

@@ -74,7 +74,8 @@ class KVStore:
     Calls return a future at once. Wrong arguments raise StoreRefusedError; other errors end the future, which has a
     deadline. A call takes one key, or a list of keys with a list of values; its future ends when all are done. Arrays
     are NumPy's, or any that support DLPack or the CUDA array interface. Do not write to an array that was passed in
-    until the future has ended.
+    until the future has ended. If a push or set fails, its array may still be read: push the step again, or close the
+    store, before you write to it.
 
     Steps are counted for each key. A push is the key's next step. A pull waits for the steps that this slot has pushed:
     in sync mode from all slots, in async mode from this one. `step=` and `version=` override this; version v includes

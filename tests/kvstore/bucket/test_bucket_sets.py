@@ -188,7 +188,7 @@ def test_how_far_ahead_a_value_may_be_set() -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
-def test_where_slots_go_on_by_themselves_a_value_comes_behind_what_its_slot_has_pushed(mode: Mode) -> None:
+def test_in_async_and_stale_mode_a_value_comes_behind_what_its_slot_has_pushed(mode: Mode) -> None:
     """Which may wait to be merged. What others have pushed comes whenever it does."""
     description = store_of([key_of("b", (6,), 2)], slots=2, shards=1, slice_bytes=8)
     shard = JobShard(msgspec.structs.replace(description, mode=mode, hyper={"lr": 1.0}), 0)
@@ -231,7 +231,7 @@ def test_a_value_behind_pushes_holds_once_a_newer_incarnation_replaces_these(mod
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
-def test_where_slots_go_on_by_themselves_a_first_value_is_given_once(mode: Mode) -> None:
+def test_in_async_and_stale_mode_a_first_value_is_given_once(mode: Mode) -> None:
     bucket = Bucket(mode=mode)
     assert bucket.set(1, 0, 0, 2, "one") == [(0, 2)]
     assert bucket.set(2, 0, 0, SLICES, "a process that began anew") == [(2, 6)]

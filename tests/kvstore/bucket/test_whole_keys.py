@@ -90,7 +90,7 @@ def test_where_nobody_has_anything_it_stays_and_counts_the_step() -> None:
     assert whole.state.versions.tolist() == [1, 1, 1]
 
 
-def test_where_slots_go_on_by_themselves_each_push_is_an_update_once_all_of_it_is_in() -> None:
+def test_in_async_and_stale_mode_each_push_is_an_update_once_all_of_it_is_in() -> None:
     whole = Whole(mode=Mode.ASYNC)
     assert whole.push(1, 1, 3, 10) == []
     assert whole.push(0, 0, 3, 1) == [(0, SLICES)]

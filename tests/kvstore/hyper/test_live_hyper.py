@@ -291,7 +291,7 @@ def test_what_cannot_be_meant_is_refused(name: str, value: Any, of: Any, told: s
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
-def test_where_slots_go_on_by_themselves_the_step_is_each_slots_own(mode: Mode) -> None:
+def test_in_async_and_stale_mode_the_step_is_each_slots_own(mode: Mode) -> None:
     choose = random.Random(5)
     simulation = Simulation(described(2, 2, mode=mode))
     change = simulation.stores[1].set_hyper({"lr": 10.0}, step=2)
@@ -451,7 +451,7 @@ def test_a_key_that_is_pushed_no_more_does_not_end_the_changes_of_the_others(mon
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
-def test_nor_does_a_slot_that_pushes_nothing_where_slots_go_on_by_themselves(
+def test_nor_does_a_slot_that_pushes_nothing_in_async_and_stale_mode(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("weft_kvstore.shard.job_shard.MAX_CHANGES", 8)

@@ -182,7 +182,7 @@ def test_in_async_mode_nobody_waits_and_a_barrier_is_one(make: Make) -> None:
 
 
 @pytest.mark.parametrize("mode", ["async", "stale"])
-def test_where_slots_go_on_by_themselves_a_value_is_set_whatever_its_version(make: Make, mode: str) -> None:
+def test_in_async_and_stale_mode_a_value_is_set_whatever_its_version(make: Make, mode: str) -> None:
     keys = {"given": Key((2,)), "made": zero(2), "rows": Key((3, 2), rows=True)}
     (store,) = make(describe(keys, rule="sgd", lr=1.0, mode=mode))
     store.init(["given", "rows"], [ones(2), ones(3, 2)]).result(WAIT_S)

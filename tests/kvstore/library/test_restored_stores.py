@@ -95,7 +95,7 @@ def test_without_its_state_a_rule_begins_anew_at_the_step(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["async", "stale"])
-def test_where_slots_go_on_by_themselves_each_goes_on_from_the_step(kind: str, mode: str) -> None:
+def test_in_async_and_stale_mode_each_goes_on_from_the_step(kind: str, mode: str) -> None:
     description = describe({"w": (2,)}, rule="sgd", lr=1.0, slots=SLOTS, mode=mode)
     with slots_at(kind, description, 5) as stores:
         stores[0].restore("w", [10, 10], {}, step=5).result(WAIT_S)
@@ -104,7 +104,7 @@ def test_where_slots_go_on_by_themselves_each_goes_on_from_the_step(kind: str, m
         assert stores[0].pull("w", settled=True).result(WAIT_S).tolist() == [7, 7]
 
 
-def test_where_slots_go_on_by_themselves_adam_has_counted_the_updates_of_all() -> None:
+def test_in_async_and_stale_mode_adam_has_counted_the_updates_of_all() -> None:
     """In one order, as each call is waited for."""
     keys = {"w": Key((2,), initializer=0.5), "t": Key((2, 2), rows=True, initializer=0.5)}
     description = describe(keys, rule="adam", lr=0.1, slots=2, mode="async")

@@ -1,8 +1,8 @@
 """Random programs of several slots, through the cores of clients and shards, against a store written plainly in NumPy.
 
 Whatever the order in which messages arrive and buckets merge, however often connections break and slots are replaced,
-weights and rule state have the bits of the plain store: in sync of the steps in order, where slots go on by themselves
-of the order that the shards logged.
+weights and rule state have the bits of the plain store: in sync of the steps in order, in async and stale mode of
+the order that the shards logged.
 """
 
 from __future__ import annotations
