@@ -134,6 +134,7 @@ class TableState(BucketSteps):
         self.layout = layout
         self.shard = shard
         self.reader = RowReader(layout, shard, spec.key)
+        self.check_segment = self.reader.check
         self.partial_pushes: dict[tuple[int, int], Chunks] = {}
         self._total: list[Rows] | None = None
         self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)

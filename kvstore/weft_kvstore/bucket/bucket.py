@@ -36,6 +36,9 @@ ADDED_EARLY_BYTES: Final = 1 << 16
 KEPT_GRADIENTS: Final = 4
 """So many of them wait to be added: a sum of several crosses memory once."""
 
+OF_ROWS: Final = (PayloadKind.IDS, PayloadKind.RESTORED_STATE)
+"""What is pushed of tables alone."""
+
 
 class Bucket(BucketSteps):
     """In sync mode the gradients of a step are added in the order of slots: the last ones while
@@ -85,8 +88,12 @@ class Bucket(BucketSteps):
         return ProtocolError(f"{named}: {detail}; this shard has 0 to {self.count - 1}")
 
     def check_segment(self, pushed: PushSegment) -> None:
-        """Raises ProtocolError for a segment of slices that are not here, or with bytes that are none of theirs."""
+        """Raises ProtocolError for a segment of rows, of slices that are not here, or with bytes that are none of
+        theirs. It looks at nothing that changes: so all segments of a message are checked before anything of it
+        happens, and who takes one in has to look for contradictions alone."""
         first, count, buffers = pushed.first, pushed.count, pushed.buffers
+        if pushed.payload_kind in OF_ROWS or (pushed.chunks and pushed.payload_kind != PayloadKind.RESTORED):
+            raise ProtocolError(f"bucket: {pushed.bucket} has no rows")
         if not 0 < count <= self.count - first:
             raise self.out_of_range(first, count, "Push.first")
         codec = self._codec if pushed.payload_kind == PayloadKind.GRADIENT else None

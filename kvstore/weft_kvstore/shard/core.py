@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.bucket import Bucket
@@ -51,9 +51,6 @@ from weft_kvstore.wire.messages import (
 )
 
 _log = logging.getLogger("weft.shard")
-
-OF_ROWS: Final = (PayloadKind.IDS, PayloadKind.RESTORED_STATE)
-"""What is pushed of tables alone."""
 
 OpenedPull: TypeAlias = tuple[PullWait, list[tuple[Bucket, int, int]]]
 """A pull, and the slices that it asks for, by buckets: from the first to before the second."""
@@ -190,7 +187,10 @@ class ShardCore:
         shard, work = peer.shard, self.work
         segments = self._shared_segments(peer, push) if push.at else push_segments(push, [payload])
         for segment in segments:
-            check_segment(shard, segment)
+            found = shard.all_buckets.get(segment.bucket)
+            if found is None:
+                raise ProtocolError(f"bucket: {segment.bucket} has nothing on shard {shard.shard}")
+            found.check_segment(segment)
         if opened and any(map(chunks_in, push.segments)):
             self._answer(opened, shard)
             opened = ()
@@ -365,18 +365,3 @@ class ShardCore:
         """Loses silent connections, and fails what waits for absent slots. To be called every ping or so. `stalled_s`:
         how long this process has stood still, and received nothing."""
         self.links.tick(now, stalled_s)
-
-
-def check_segment(shard: JobShard, pushed: PushSegment) -> None:
-    """Raises ProtocolError for a segment that nobody may send. It looks at nothing that changes: so all segments of a
-    message are checked before anything of it happens, and who takes one in has to look for contradictions alone."""
-    number, kind = pushed.bucket, pushed.payload_kind
-    bucket, table = shard.buckets.get(number), shard.tables.get(number)
-    if table is not None:
-        table.reader.check(pushed)
-    elif bucket is None:
-        raise ProtocolError(f"bucket: {number} has nothing on shard {shard.shard}")
-    elif kind in OF_ROWS or (pushed.chunks and kind != PayloadKind.RESTORED):
-        raise ProtocolError(f"bucket: {number} has no rows on shard {shard.shard}")
-    else:
-        bucket.check_segment(pushed)

@@ -25,7 +25,7 @@ from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.rows.storage import RowStorage
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.core import ShardCore, check_segment
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.codec import ProtocolError, PushSegment, decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import (
@@ -544,7 +544,6 @@ def chunk_of(*ids: int) -> bytes:
 
 
 SEGMENTS: list[tuple[str, dict[str, int], bytes]] = [
-    ("bucket: 99 has nothing", {"bucket": 99}, bytes(32)),
     ("Push.first: slices 9 to 9 .* has 0 to 8", {"bucket": SLICED, "first": 9}, bytes(32)),
     ("Push.first: slices", {"bucket": SLICED, "count": HUGE}, bytes(32)),
     ("Push.first: slices", {"bucket": SLICED, "first": HUGE, "count": HUGE}, bytes(32)),
@@ -583,21 +582,21 @@ def test_a_segment_that_nobody_may_send_is_refused_by_the_name_of_its_field() ->
         said = {"bucket": TABLE, "chunks": int("bucket" not in fields), **fields}
         row = dict(zip(SENT[:-1], row_of(SENT, **said)[:-1], strict=True))
         with pytest.raises(ProtocolError, match=f"^{told}"):
-            check_segment(job, PushSegment(**row, buffers=[memoryview(payload)]))
+            job.all_buckets[row["bucket"]].check_segment(PushSegment(**row, buffers=[memoryview(payload)]))
 
 
 # --- What a message cannot do beside ----------------------------------------------------------------------------------
 
 
 def test_the_last_segment_of_a_frame_or_its_pull_is_checked_before_the_first_is_taken_in() -> None:
-    for last, pull in (
-        ((0, 0, 99, 0, 0, 0, 1, 4), None),
-        (None, Pull([(9, 0, False, Reading.OWN, False, [(99, 0, 1, 0)])])),
+    for told, last, pull in (
+        ("bucket: 99 has nothing on shard 0", (0, 0, 99, 0, 0, 0, 1, 4), None),
+        ("Pull.bucket: 99 has no rows on shard 0", None, Pull([(9, 0, False, Reading.OWN, False, [(99, 0, 1, 0)])])),
     ):
         shard = Shard(described("sync", "plain", "sgd"))
         rows = [(0, 0, SLICED, 0, 0, 0, 1, 32), *([last] if last else [])]
         (refused, *_) = shard.tell(0, Push(1, rows, pull=pull), bytes(36 if last else 32))
-        assert refused.code is RefusalCode.MALFORMED
+        assert (refused.code, refused.reason) == (RefusalCode.MALFORMED, told)
         assert not shard.job.buckets[SLICED].arrived.any()
 
 

@@ -31,7 +31,6 @@ from weft_kvstore.description.records import (
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.rows.rows import Rows, before_padding, check_ids, merging, own_rows, summed_rows
 from weft_kvstore.rows.storage import CHANCE
-from weft_kvstore.shard.core import check_segment
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables import RequestedRows, TableState
@@ -318,8 +317,9 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     job = JobShard(described(growing(), shards=2), 0)
     row = np.zeros((len(payload), WIDTH), np.float32)
     for kind, values in ((PayloadKind.IDS, b""), (PayloadKind.GRADIENT, row.tobytes())):
+        pushed = PushSegment(kind, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes() + values)])
         with pytest.raises(ProtocolError, match=told):
-            check_segment(job, PushSegment(kind, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes() + values)]))
+            job.tables[0].check_segment(pushed)
 
 
 @pytest.mark.parametrize(
