@@ -242,7 +242,7 @@ class Scripted:
     """A pull of three keys, to the second of which nobody contributes, that is answered as it is told: `looks` are the
     lowest and highest version of each look, `pulls` what becomes of each pull at one version."""
 
-    keys = SimpleNamespace(keys=[SimpleNamespace(slots=slots) for slots in ([0], [], [0])])
+    keys = SimpleNamespace(keys=[SimpleNamespace(slots=slots, size=1) for slots in ([0], [], [0])])
 
     def __init__(self, looks: list[tuple[int, int]], pulls: list[str]) -> None:
         self.looks = looks
