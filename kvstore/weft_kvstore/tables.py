@@ -268,7 +268,7 @@ class TableState(BucketSteps):
         due = self._next()
         if self.spec.given:  # A slot that waits for first values holds up no other.
             due = [one for one in due if not self._lacks_rows(one[2])]
-        if not due:
+        if not due or self.was_set is not None:  # What waits for values that were set meanwhile is answered first.
             return False
         index, step, total = due[0]
         if self.spec.gate is not None:

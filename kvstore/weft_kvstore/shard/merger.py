@@ -233,7 +233,7 @@ class Merger:
         """Answers long pulls of a table and merges it, alternately. All rows of an answer are of one version, so
         answers go first; pulls that arrive while a merge is due are answered after it."""
         try:
-            while table.merge_is_due or table.to_answer:
+            while table.merge_is_due or table.was_set is not None or table.to_answer:
                 if table.was_set is not None:
                     table.merge_is_due = False  # Else long pulls that wait for these values come after the merge.
                     self._answer_set(table, *table.was_set)

@@ -17,6 +17,7 @@ from store_cluster import given as given_key
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
+from weft_kvstore import tables
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket import values as bucket_values
 from weft_kvstore.bucket.bucket import Bucket
@@ -417,3 +418,25 @@ def test_a_pull_of_one_version_that_waits_for_rows_is_answered_before_the_push_t
     shard.work()
     assert table.version == 1
     assert shard.values()[1] == (5 * ones[:rows]).tobytes()
+
+
+def test_a_pull_of_one_version_is_answered_where_its_rows_are_set_while_pushes_of_others_are_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tables, "PIECE_ELEMENTS", 1)
+    description = store_of([given_key(table_of("t", (8, 1), 2))], slots=2, shards=1, hyper={"lr": 1.0})
+    shard, row, one = Shard(description), np.arange(1), np.ones((1, 1), np.float32)
+    shard.core.receive(b"1", encode(Hello("job", 1, 1, 1, bytes([1] * 16), 1, digest(description))), 0.0)
+    (table,) = shard.job.tables.values()
+    shard.push_rows(row, one, payload_kind=1, request=9)
+    shard.pull_rows(1, row + 1, reading=Reading.EXACT)
+    shard.work()
+    shard.push_rows(row, one)
+    payload = row.tobytes() + one.tobytes()
+    shard.core.receive(b"1", encode(push_of(0, [len(payload)], chunks=1), payload), 0.0)
+    assert table.has_task
+    assert table.version == 0
+    shard.push_rows(row + 1, 5 * one, payload_kind=1, request=10)
+    shard.work()
+    assert table.version == 1
+    assert shard.values()[1] == (5 * one).tobytes()
