@@ -411,7 +411,7 @@ def test_a_wrong_call_raises_at_once_and_begins_nothing(call: Callable[[KVStore]
 
 
 def test_a_wait_names_the_call_that_is_missing() -> None:
-    with faces("local", describe({"w": zero(3), "g": (2,)}, slots=2, rule="sgd", commit={}), timeout_s=0.1) as stores:
+    with faces("local", describe({"w": zero(3), "g": (2,)}, slots=2, rule="sgd", commit={}), timeout_s=0.4) as stores:
         for store in stores:
             store.push("w", ones(3))
         with pytest.raises(StoreTimeoutError, match="step 0 waits until end_step is called by slots 0, 1"):
@@ -421,7 +421,7 @@ def test_a_wait_names_the_call_that_is_missing() -> None:
         ends = [store.end_step() for store in stores]
         with pytest.raises(StoreTimeoutError, match="key 'g' was never set: a worker has to call init"):
             ends[0].result(WAIT_S)
-    with faces("local", describe({"w": zero(3), "v": zero(3)}, slots=2, rule="sgd"), timeout_s=0.1) as stores:
+    with faces("local", describe({"w": zero(3), "v": zero(3)}, slots=2, rule="sgd"), timeout_s=0.4) as stores:
         for store in stores:
             store.push("w", ones(3)).result(WAIT_S)
         with pytest.raises(StoreTimeoutError, match=r"read_consistent of 2 keys .*, version 1 took over"):
