@@ -456,6 +456,7 @@ def test_stale_and_illegal_reports_are_refused_by_code(client: httpx.Client, doc
         problem(client.post(path, json={"term": mine.term + 1, "seq": 90}), 409, "stale-term")
         illegal = {"term": mine.term, "seq": 91, "event": "ready"}
         problem(client.post(path, json=illegal), 422, "illegal-report")
+        client.post(f"/v1/jobs/{job}/cancel")  # Or it would wait for the next workers.
 
 
 def test_a_loss_that_is_not_a_number_fails_the_job_by_the_step_and_row_as_its_agent_reports_them(
@@ -514,6 +515,7 @@ def test_parameters_that_are_not_the_jobs_are_refused_and_leave_nothing(
         problem(client.put(path, params={**query, "term": 0}, content=parameters(6)), 409, "stale-term")
         assert list((directory / "jobs" / job).iterdir()) == []
         assert state(client, job) == "running"
+        client.post(f"/v1/jobs/{job}/cancel")
 
 
 def test_the_detail_says_how_many_more_errors_there_are(tmp_path: Path) -> None:
