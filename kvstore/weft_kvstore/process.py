@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -190,9 +190,10 @@ class Wakeup:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # As the interpreter ends, this module may have lost `os`.
         if self._fd >= 0:
-            os.close(self._fd)
+            close(self._fd)
 
 
 # --- A thread for callbacks, which are the user's ---------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +34,16 @@ def test_its_descriptor_is_closed_with_it_and_not_before() -> None:
     del wakeup
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_one_that_is_left_ends_with_its_program_without_a_word() -> None:
+    """Here the module of `Wakeup` has lost its names by then, as it has where a store froze the collector."""
+    lines = (
+        "import gc",
+        "from weft_kvstore import errors",
+        "from weft_kvstore.process import Wakeup",
+        "errors.kept = Wakeup()",
+        "gc.freeze()",
+    )
+    ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
